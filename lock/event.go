@@ -1,0 +1,45 @@
+package lock
+
+import (
+	"fmt"
+	"time"
+)
+
+// Event is one thing that happened, for logs, metrics and traces.
+type Event struct {
+	Kind  EventKind
+	Key   string        // empty for the renewal of a lease that many keys share
+	Token Token         // 0 where there is none
+	Took  time.Duration // how long the call took: the wait, the renewal, the release
+	Left  time.Duration // how long the hold stays proved, where it is held
+	Err   error         // why, for Failed, RenewFailed, LostLock and a Released with unknown outcome
+}
+
+// EventKind says what an [Event] is about.
+type EventKind uint8
+
+// The kinds of events.
+const (
+	Contended   EventKind = iota + 1 // an acquisition found the key taken, once each
+	Acquired                         // a handle is about to be returned
+	Failed                           // an acquisition returned an error
+	Renewed                          // a lease was extended
+	RenewFailed                      // a renewal proved nothing; it is retried
+	Jeopardy                         // a third of the term is left and no renewal has come through
+	LostLock                         // Lost was closed
+	Released                         // Release was answered, or gave up (Err)
+	Warning                          // something about the backend that its operator should mend (Err)
+)
+
+var kindNames = [...]string{
+	Contended: "contended", Acquired: "acquired", Failed: "failed", Renewed: "renewed",
+	RenewFailed: "renew-failed", Jeopardy: "jeopardy", LostLock: "lost", Released: "released", Warning: "warning",
+}
+
+// String returns the kind in lower case, as logs and metrics want it.
+func (k EventKind) String() string {
+	if int(k) < len(kindNames) && kindNames[k] != "" {
+		return kindNames[k]
+	}
+	return fmt.Sprintf("event(%d)", uint8(k))
+}

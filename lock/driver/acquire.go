@@ -1,0 +1,245 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/lock"
+)
+
+// acquisition is one call of Acquire or TryAcquire.
+type acquisition struct {
+	e     *engine
+	ctx   context.Context // the caller's
+	key   string
+	try   bool
+	set   lock.Settings
+	began Stamp
+
+	mu        sync.Mutex
+	pass      *pass
+	over      bool
+	contended bool
+	seen      error // what ended the last look at the key: nil (none yet), ErrHeld, or why it could not be asked
+}
+
+var errWaitOver = errors.New("the wait is over")
+
+func (e *engine) acquire(ctx context.Context, key string, try bool, opts []lock.Option) (lock.Handle, error) {
+	a := &acquisition{e: e, ctx: ctx, key: key, try: try, began: Now()}
+	h, err := a.run(opts)
+	e.mu.Lock()
+	now := Now()
+	ev := lock.Event{Kind: lock.Failed, Key: key, Took: now.Sub(a.began), Err: err}
+	if err == nil {
+		ev.Kind, ev.Token, ev.Left = lock.Acquired, h.token, h.valid(now)
+	}
+	e.post(ctx, ev)
+	e.unlock()
+	if err != nil {
+		return nil, fmt.Errorf("holdfast: acquire %q: %w", brief(key), err)
+	}
+	return h, nil
+}
+
+func (a *acquisition) run(opts []lock.Option) (*handle, error) {
+	if err := a.check(opts); err != nil {
+		return nil, err
+	}
+	ctx, cancel := a.bound()
+	defer cancel()
+	pass, err := a.e.gates.enter(ctx, a.key, a.set.Mode, a.noWait(), a.busy)
+	if err != nil {
+		a.see(err)
+		if ctx.Err() != nil {
+			err = a.ended(ctx)
+		}
+		return nil, err
+	}
+	a.enter(pass)
+	h, err := a.ask(ctx)
+	a.finish()
+	if err != nil {
+		a.e.gates.leave(a.pass)
+		return nil, err
+	}
+	return h, nil
+}
+
+// enter notes that the gate is passed. What was seen before was not at the server.
+func (a *acquisition) enter(p *pass) {
+	a.mu.Lock()
+	a.pass, a.seen = p, nil
+	a.mu.Unlock()
+}
+
+// finish makes a driver's late calls of Busy harmless.
+func (a *acquisition) finish() {
+	a.mu.Lock()
+	a.over = true
+	a.mu.Unlock()
+}
+
+// check refuses what is wrong before anything is sent or waited for.
+func (a *acquisition) check(opts []lock.Option) (err error) {
+	if err := lock.CheckKey(a.key); err != nil {
+		return err
+	}
+	if a.set, err = lock.Resolve(opts...); err != nil {
+		return err
+	}
+	switch {
+	case a.try && a.set.Wait > 0:
+		return fmt.Errorf("%w: TryAcquire does not wait; call Acquire with Wait(%v)", lock.ErrInvalid, a.set.Wait)
+	case a.set.Margin >= a.e.cfg.TTL/2:
+		return fmt.Errorf("%w: margin %v is not below half of the ttl %v", lock.ErrInvalid, a.set.Margin, a.e.cfg.TTL)
+	case a.set.Mode == lock.ModeShared && a.e.Features()&lock.SharedMode == 0:
+		return fmt.Errorf("this backend has no shared mode: %w", errors.ErrUnsupported)
+	case a.e.closing.Err() != nil:
+		return lock.ErrClosed
+	case a.ctx.Err() != nil:
+		return ctxError(a.ctx)
+	}
+	return nil
+}
+
+func (a *acquisition) noWait() bool { return a.try || a.set.Wait == 0 }
+
+// bound returns the context of the wait: it ends with the caller's, with the wait's
+// limit, and with the engine.
+func (a *acquisition) bound() (context.Context, context.CancelFunc) {
+	limit, why := a.set.Wait, errWaitOver
+	if a.noWait() {
+		limit, why = callLimit, errLimit
+	}
+	ctx, cancel := context.WithCancelCause(a.ctx)
+	stop := context.AfterFunc(a.e.closing, func() { cancel(lock.ErrClosed) })
+	done := func() { stop(); cancel(nil) }
+	if limit == lock.NoLimit {
+		return ctx, done
+	}
+	limited, free := context.WithTimeoutCause(ctx, limit, why)
+	return limited, func() { free(); done() }
+}
+
+// ended says why ctx ended the wait, and what was last seen of the key.
+func (a *acquisition) ended(ctx context.Context) error {
+	a.mu.Lock()
+	seen := a.seen
+	a.mu.Unlock()
+	if seen == nil {
+		seen = unavailable(errLimit)
+	}
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, lock.ErrClosed) && a.e.closing.Err() != nil:
+		return lock.ErrClosed
+	case a.ctx.Err() != nil && !errors.Is(cause, errWaitOver) && !errors.Is(cause, errLimit):
+		return fmt.Errorf("%w: %w", ctxError(a.ctx), seen)
+	default:
+		return seen
+	}
+}
+
+// see notes the outcome of a look at the key.
+func (a *acquisition) see(err error) {
+	a.mu.Lock()
+	a.seen = err
+	a.mu.Unlock()
+}
+
+// busy notes that the key is taken. Drivers call it as Request.Busy.
+func (a *acquisition) busy() {
+	a.mu.Lock()
+	if a.over {
+		a.mu.Unlock()
+		return
+	}
+	a.seen = lock.ErrHeld
+	first := !a.contended
+	a.contended = true
+	pass := a.pass
+	a.mu.Unlock()
+	if pass != nil {
+		a.e.gates.setTaken(pass, true)
+	}
+	if first {
+		a.e.mu.Lock()
+		a.e.post(a.ctx, lock.Event{Kind: lock.Contended, Key: a.key, Took: Now().Sub(a.began)})
+		a.e.unlock()
+	}
+}
+
+// ask asks the server until it grants, refuses for good, or the wait ends.
+func (a *acquisition) ask(ctx context.Context) (*handle, error) {
+	req := a.newRequest()
+	for n := 0; ; n++ {
+		res, ok := a.call(ctx, req)
+		if !ok {
+			return nil, a.ended(ctx)
+		}
+		err := res.err
+		if err == nil {
+			h, unfit := a.adopt(ctx, req, res.grant)
+			if unfit == nil {
+				return h, nil
+			}
+			err = unfit
+			req = a.newRequest() // the grant is being given back
+		}
+		switch classify(err) {
+		case outcomeAgain:
+			n = -1
+			continue
+		case outcomePermanent:
+			return nil, err
+		case outcomeHeld:
+			a.busy()
+			if a.noWait() {
+				return nil, lock.ErrHeld
+			}
+		case outcomeRefused:
+			a.see(unavailable(err))
+			if ctx.Err() != nil {
+				return nil, a.ended(ctx)
+			}
+			if a.noWait() {
+				return nil, unavailable(err)
+			}
+		case outcomeUnknown:
+			a.see(unavailable(err))
+			if a.noWait() {
+				a.abandon(req)
+				return nil, unavailable(err)
+			}
+			if !a.abandonAndWait(ctx, req) {
+				return nil, a.ended(ctx)
+			}
+			req = a.newRequest()
+		}
+		if !sleep(ctx, backoff(n, a.e.cfg.TTL)) {
+			return nil, a.ended(ctx)
+		}
+	}
+}
+
+// backoff is how long to wait before the n-th next try at a server without a queue.
+func backoff(n int, ttl time.Duration) time.Duration {
+	d := min(5*time.Millisecond<<min(n, 10), 250*time.Millisecond, ttl/8)
+	return d/2 + rand.N(d/2+1)
+}
+
+// sleep returns false if ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

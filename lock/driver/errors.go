@@ -1,0 +1,71 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/holdfast-go/holdfast/lock"
+)
+
+// outcome is what an error of Driver.Acquire says.
+type outcome uint8
+
+const (
+	outcomeUnknown outcome = iota // it may hold the key, now or later
+	outcomeHeld
+	outcomeAgain
+	outcomeRefused
+	outcomePermanent
+)
+
+func classify(err error) outcome {
+	var m *marked
+	switch {
+	case errors.Is(err, lock.ErrHeld):
+		return outcomeHeld
+	case errors.Is(err, ErrAgain):
+		return outcomeAgain
+	case errors.As(err, &m) && !m.permanent:
+		return outcomeRefused
+	case isPermanent(err):
+		return outcomePermanent
+	default:
+		return outcomeUnknown
+	}
+}
+
+func isPermanent(err error) bool {
+	var m *marked
+	return errors.As(err, &m) && m.permanent ||
+		errors.Is(err, lock.ErrInvalid) || errors.Is(err, errors.ErrUnsupported)
+}
+
+// unavailable says that the server could not be asked, and why.
+func unavailable(err error) error {
+	if err == nil {
+		return lock.ErrUnavailable
+	}
+	if errors.Is(err, lock.ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", lock.ErrUnavailable, err)
+}
+
+// ctxError returns an error that matches both what ended ctx and why.
+func ctxError(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}
+
+// brief shortens a key for an error.
+func brief(key string) string {
+	const enough = 128
+	if len(key) <= enough {
+		return key
+	}
+	return key[:enough] + "…"
+}

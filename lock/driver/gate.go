@@ -1,0 +1,174 @@
+package driver
+
+import (
+	"context"
+	"sync"
+
+	"github.com/holdfast-go/holdfast/lock"
+)
+
+// gates make the goroutines of one Locker exclude each other before they ask the
+// server: a FIFO reader/writer gate for every key in use. Servers that know only
+// sessions would let a second goroutine of the same session in; others would be
+// asked by every waiter when the first would do.
+//
+// A pass is held from before the first request of an acquisition until its grant
+// is surely gone from the server. Shared acquisitions go in together, and each of
+// them asks the server, so that writers elsewhere are not starved by readers here.
+type gates struct {
+	mu sync.Mutex
+	m  map[string]*gate
+}
+
+type gate struct {
+	key    string
+	mode   lock.Mode // of those inside
+	inside int
+	taken  int // how many inside hold the key, or have been told that it is taken
+	queue  []*entrant
+}
+
+// pass is the right to talk to the server about a key.
+type pass struct {
+	gate  *gate
+	mode  lock.Mode
+	taken bool
+}
+
+type entrant struct {
+	mode    lock.Mode
+	try     bool
+	decided chan struct{} // closed when let in or refused
+	refused bool
+}
+
+// enter waits for the gate of key. With try it waits only as long as it is unsure
+// whether the key is taken, and returns ErrHeld when it is.
+//
+// If ctx ends the wait, the error is ErrHeld if those inside were known to hold
+// the key then, and ErrUnavailable if they were still asking. waiting is called,
+// holding no lock, when the entrant has to queue behind a key that is taken.
+func (gs *gates) enter(ctx context.Context, key string, mode lock.Mode, try bool, waiting func()) (*pass, error) {
+	gs.mu.Lock()
+	g := gs.m[key]
+	if g == nil {
+		g = &gate{key: key}
+		gs.m[key] = g
+	}
+	if len(g.queue) == 0 && g.admits(mode) {
+		g.mode = mode
+		g.inside++
+		gs.mu.Unlock()
+		return &pass{gate: g, mode: mode}, nil
+	}
+	taken := g.taken > 0
+	if try && taken {
+		gs.mu.Unlock()
+		return nil, lock.ErrHeld
+	}
+	en := &entrant{mode: mode, try: try, decided: make(chan struct{})}
+	g.queue = append(g.queue, en)
+	gs.mu.Unlock()
+	if taken {
+		waiting()
+	}
+	return gs.wait(ctx, g, en)
+}
+
+func (gs *gates) wait(ctx context.Context, g *gate, en *entrant) (*pass, error) {
+	select {
+	case <-en.decided:
+	case <-ctx.Done():
+		gs.mu.Lock()
+		select {
+		case <-en.decided: // decided while giving up: what was given is used, or handed back by the caller
+			gs.mu.Unlock()
+		default:
+			g.remove(en)
+			gs.admit(g)
+			taken := g.taken > 0
+			gs.mu.Unlock()
+			if taken {
+				return nil, lock.ErrHeld
+			}
+			return nil, lock.ErrUnavailable
+		}
+	}
+	if en.refused {
+		return nil, lock.ErrHeld
+	}
+	return &pass{gate: g, mode: en.mode}, nil
+}
+
+// setTaken records whether p's acquisition holds the key or knows it to be taken.
+// Those who only try and stand behind it are refused then.
+func (gs *gates) setTaken(p *pass, taken bool) {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	if p.gate == nil || p.taken == taken {
+		return
+	}
+	p.taken = taken
+	if !taken {
+		p.gate.taken--
+		return
+	}
+	p.gate.taken++
+	kept := p.gate.queue[:0]
+	for _, en := range p.gate.queue {
+		if !en.try {
+			kept = append(kept, en)
+			continue
+		}
+		en.refused = true
+		close(en.decided)
+	}
+	clear(p.gate.queue[len(kept):])
+	p.gate.queue = kept
+	gs.admit(p.gate)
+}
+
+// leave gives p back and lets in whoever is next. It may be called again.
+func (gs *gates) leave(p *pass) {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	g := p.gate
+	if g == nil {
+		return
+	}
+	p.gate = nil
+	if p.taken {
+		g.taken--
+	}
+	g.inside--
+	gs.admit(g)
+}
+
+// admit lets in from the head of the queue what goes together, and forgets a gate
+// that nobody uses.
+func (gs *gates) admit(g *gate) {
+	for len(g.queue) > 0 && g.admits(g.queue[0].mode) {
+		en := g.queue[0]
+		g.queue[0] = nil
+		g.queue = g.queue[1:]
+		g.mode = en.mode
+		g.inside++
+		close(en.decided)
+	}
+	if g.inside == 0 && len(g.queue) == 0 && gs.m[g.key] == g {
+		delete(gs.m, g.key)
+	}
+}
+
+func (g *gate) admits(mode lock.Mode) bool {
+	return g.inside == 0 || (g.mode == lock.ModeShared && mode == lock.ModeShared)
+}
+
+func (g *gate) remove(en *entrant) {
+	for i, other := range g.queue {
+		if other == en {
+			g.queue = append(g.queue[:i], g.queue[i+1:]...)
+			return
+		}
+	}
+}

@@ -1,0 +1,284 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/lock"
+)
+
+// state of a handle: it leaves held once, and for good.
+type state uint8
+
+const (
+	held state = iota
+	lost
+	released
+)
+
+// handle is a grant, as its holder sees it. Its fields are guarded by engine.mu;
+// those above the line never change.
+type handle struct {
+	e        *engine
+	key      string
+	id       string
+	grant    Grant
+	lease    *lease
+	token    lock.Token
+	hasToken bool
+	margin   time.Duration
+	// ---
+	state      state
+	gone       bool // lost, and the server said so: there is nothing left to release
+	pass       *pass
+	next, prev *handle // in lease.handles
+	limit      *limit  // of MaxHold, or of the time after a loss
+	lostCh     chan struct{}
+	cause      error
+	release    *settlement
+}
+
+// limit ends a hold that has lasted too long, and frees at the server what its
+// holder has lost and not released.
+type limit struct {
+	alarm
+	h       *handle
+	maxHold bool
+}
+
+var closedCh = func() chan struct{} {
+	ch := make(chan struct{})
+	close(ch)
+	return ch
+}()
+
+func (h *handle) Key() string { return h.key }
+
+func (h *handle) Token() (lock.Token, bool) { return h.token, h.hasToken }
+
+func (h *handle) Lost() <-chan struct{} {
+	h.e.mu.Lock()
+	defer h.e.unlock()
+	h.judge(Now())
+	if h.lostCh == nil {
+		if h.state == lost {
+			return closedCh
+		}
+		h.lostCh = make(chan struct{})
+	}
+	return h.lostCh
+}
+
+func (h *handle) Err() error {
+	h.e.mu.Lock()
+	defer h.e.unlock()
+	h.judge(Now())
+	return h.err()
+}
+
+func (h *handle) Valid() time.Duration {
+	h.e.mu.Lock()
+	defer h.e.unlock()
+	now := Now()
+	h.judge(now)
+	return h.valid(now)
+}
+
+func (h *handle) Release(ctx context.Context) error {
+	e := h.e
+	e.mu.Lock()
+	now := Now()
+	h.judge(now)
+	h.startRelease(now)
+	s, wait := h.release, h.waitForRelease()
+	e.unlock()
+
+	if !wait {
+		return h.Err()
+	}
+	err, known := s.await(ctx)
+	if lostErr := h.Err(); errors.Is(lostErr, lock.ErrLost) {
+		return lostErr
+	}
+	switch {
+	case known && err == nil:
+		return nil
+	case known && errors.Is(err, lock.ErrLost):
+		return fmt.Errorf("holdfast: release %q: %w: the server did not have it any more", brief(h.key), lock.ErrLost)
+	default:
+		return fmt.Errorf("holdfast: release %q: it goes on in the background: %w", brief(h.key), unavailable(err))
+	}
+}
+
+// deadline is the moment at which h is lost if nothing is renewed any more.
+func (h *handle) deadline() Stamp { return h.lease.deadline.Add(-h.margin) }
+
+// judge loses h if its time is over. The clock decides and not the keeper, which
+// may be late: what Err and Valid say must be true at the instant.
+func (h *handle) judge(now Stamp) {
+	if h.state != held {
+		return
+	}
+	switch {
+	case now >= h.lease.deadline:
+		h.e.endLease(h.lease, now, errDeadline)
+	case now >= h.deadline():
+		h.lose(h.e, now, errMargin)
+	case h.limit != nil && h.limit.maxHold && now >= h.limit.at:
+		h.lose(h.e, now, lock.ErrMaxHold)
+	}
+}
+
+func (h *handle) valid(now Stamp) time.Duration {
+	if h.state != held {
+		return 0
+	}
+	until := h.deadline()
+	if h.limit != nil && h.limit.maxHold {
+		until = min(until, h.limit.at)
+	}
+	return max(0, until.Sub(now))
+}
+
+func (h *handle) err() error {
+	switch h.state {
+	case held:
+		return nil
+	case lost:
+		return fmt.Errorf("holdfast: lock %q: %w: %w", brief(h.key), lock.ErrLost, h.cause)
+	default:
+		return fmt.Errorf("holdfast: lock %q: %w", brief(h.key), lock.ErrReleased)
+	}
+}
+
+// lose closes Lost. Nothing is freed at the server: the holder may still be winding
+// down. What it does not release is freed by the end of a lease of its own, or,
+// on a lease that lives on, after a TTL.
+func (h *handle) lose(e *engine, now Stamp, cause error) {
+	if h.state != held {
+		return
+	}
+	h.state, h.cause = lost, cause
+	if h.lostCh != nil {
+		close(h.lostCh)
+	}
+	e.post(background, lock.Event{Kind: lock.LostLock, Key: h.key, Token: h.token, Err: h.err()})
+	if h.limit != nil {
+		e.alarms.unset(h.limit)
+		h.limit = nil
+	}
+	if !h.lease.shared {
+		h.lease.resting = true
+		return
+	}
+	h.limit = &limit{h: h}
+	e.set(h.limit, now.Add(e.cfg.TTL))
+}
+
+// forget takes h off the engine's books, when the server surely has nothing of it
+// any more or its lease is over, and lets the next of this process in.
+func (h *handle) forget(e *engine) {
+	if e.held[h.id] != h {
+		return
+	}
+	delete(e.held, h.id)
+	if h.limit != nil {
+		e.alarms.unset(h.limit)
+		h.limit = nil
+	}
+	h.unlink()
+	if l := h.lease; !l.shared && !l.ended {
+		l.ended = true
+		e.alarms.unset(l)
+		delete(e.leases, l.Lease)
+	}
+	e.gates.leave(h.pass)
+}
+
+// link puts h on the list of its lease.
+func (h *handle) link(l *lease) {
+	h.lease = l
+	h.next = l.handles
+	if h.next != nil {
+		h.next.prev = h
+	}
+	l.handles = h
+	l.margin = max(l.margin, h.margin)
+}
+
+func (h *handle) unlink() {
+	if h.prev != nil {
+		h.prev.next = h.next
+	} else {
+		h.lease.handles = h.next
+	}
+	if h.next != nil {
+		h.next.prev = h.prev
+	}
+	h.next, h.prev = nil, nil
+}
+
+// ring implements ringer.
+func (t *limit) ring(e *engine, now Stamp) {
+	if t.maxHold {
+		t.h.lose(e, now, lock.ErrMaxHold)
+		return
+	}
+	t.h.startRelease(now)
+}
+
+// startRelease begins to free h at the server, once. A lease of its own that was
+// lost by the deadline may live on at the server, where a renewal may have arrived
+// whose answer did not; so that is freed too, for others not to wait.
+func (h *handle) startRelease(now Stamp) {
+	if h.release != nil || h.gone {
+		return
+	}
+	e := h.e
+	wasHeld := h.state == held
+	if wasHeld {
+		h.state = released
+	}
+	if h.limit != nil {
+		e.alarms.unset(h.limit)
+		h.limit = nil
+	}
+	var flight *flight
+	if !h.lease.shared {
+		h.lease.resting = true
+		flight = h.lease.flight
+	}
+	e.gates.setTaken(h.pass, false)
+	h.release = &settlement{
+		attempt: func(ctx context.Context) error {
+			if err := flight.wait(ctx); err != nil {
+				return err
+			}
+			return h.grant.Release(ctx)
+		},
+		settled: func(now Stamp, err error) {
+			if errors.Is(err, lock.ErrLost) && !wasHeld {
+				err = nil
+			}
+			e.post(background, lock.Event{Kind: lock.Released, Key: h.key, Token: h.token, Took: now.Sub(h.release.began), Err: err})
+			h.forget(e)
+		},
+		gaveUp: func(now Stamp, err error) {
+			e.post(background, lock.Event{Kind: lock.Released, Key: h.key, Token: h.token, Took: now.Sub(h.release.began), Err: unavailable(err)})
+			// A ghost on a lease that is renewed would keep everybody out for ever.
+			if h.lease.shared {
+				e.endLease(h.lease, now, errGhost)
+			}
+			h.forget(e)
+		},
+	}
+	e.settleNow(h.release, now)
+}
+
+// waitForRelease says whether Release has an outcome to wait for: not after a loss
+// that left nothing at the server, or nothing that could be proved.
+func (h *handle) waitForRelease() bool {
+	return h.state == released || h.e.held[h.id] == h
+}

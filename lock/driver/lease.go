@@ -1,0 +1,200 @@
+package driver
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/holdfast-go/holdfast/lock"
+)
+
+// lease is the engine's record of a Lease: until when it is proved, when it is to
+// be renewed, and whose grants are on it. The fields are guarded by engine.mu.
+//
+// The record of a lease that has ended stays for a while, so that a grant on it
+// which was still on the way is not taken for a new one.
+type lease struct {
+	alarm
+	Lease
+	shared   bool // announced by Keep: renewed without grants, and given up with End
+	ended    bool
+	resting  bool // no renewal any more: its only grant is being released, or is lost
+	queued   bool // in engine.due
+	warned   bool // Jeopardy was told since the last proof
+	tries    int  // renewals that failed since the last proof
+	term     time.Duration // when it was last proved
+	proved   Stamp
+	deadline Stamp
+	renewAt  Stamp
+	flight   *flight       // the renewal under way
+	handles  *handle       // head of the list of grants that are not surely gone
+	margin   time.Duration // the greatest of the held handles, or more
+}
+
+var (
+	errDeadline = errors.New("no renewal came through before the lease ran out")
+	errMargin   = errors.New("no renewal came through before the margin began")
+)
+
+// never is before every moment.
+const never Stamp = math.MinInt64
+
+// record makes the record of l.
+func (e *engine) record(l Lease, shared bool) *lease {
+	rec := &lease{Lease: l, shared: shared, proved: never, deadline: never}
+	e.leases[l] = rec
+	return rec
+}
+
+// safe is how long after its proof a lease of that term can be relied on: less a
+// hundredth, for clocks that run at different rates, and less a fixed margin, for
+// timers that fire late.
+func safe(term time.Duration) time.Duration {
+	return term - term/100 - max(10*time.Millisecond, term/50)
+}
+
+// prove counts the lease from the moment before the sending of a request that was
+// answered. The deadline only grows; the caller has checked that it has not passed.
+func (l *lease) prove(sent Stamp) {
+	l.term = l.Term()
+	l.deadline = max(l.deadline, sent.Add(safe(l.term)))
+	if sent > l.proved {
+		l.proved = sent
+		l.tries = 0
+		l.warned = false
+		l.renewAt = sent.Add(renewAfter(l.term))
+	}
+}
+
+// renewAfter is a third of the term or a little less: leases that were taken
+// together spread over time, and those due at nearly the same time share a batch.
+func renewAfter(term time.Duration) time.Duration {
+	return term/3 - rand.N(term/12+1)
+}
+
+// retryAfter is when to try again after the n-th failed renewal.
+func retryAfter(term time.Duration, n int) time.Duration {
+	d := min(term/60<<min(n, 3), term/12)
+	return d/2 + rand.N(d/2+1)
+}
+
+// attemptLimit is how long one renewal may take.
+func attemptLimit(term time.Duration) time.Duration { return term / 6 }
+
+// renewable says whether the lease is to be renewed: a lease of a single grant only
+// while that grant is held.
+func (l *lease) renewable() bool { return !l.ended && !l.resting }
+
+// jeopardy is the moment halfway between the renewal and the loss. Without a
+// Margin, a third of the term is left then.
+func (l *lease) jeopardy() Stamp {
+	renew := l.proved.Add(l.term / 3)
+	return renew.Add(l.deadline.Add(-l.margin).Sub(renew) / 2)
+}
+
+// plan sets the lease's next alarm.
+func (l *lease) plan(e *engine, now Stamp) {
+	if l.ended {
+		return
+	}
+	at := l.deadline
+	if l.margin > 0 {
+		at = min(at, l.deadline.Add(-l.margin))
+	}
+	if l.renewable() {
+		if l.flight == nil && !l.queued {
+			at = min(at, l.renewAt)
+		}
+		if !l.warned && l.handles != nil {
+			at = min(at, l.jeopardy())
+		}
+	}
+	e.set(l, max(at, now))
+}
+
+// ring does what is due: the end of the lease, the end of a handle's margin, the
+// warning, the renewal.
+func (l *lease) ring(e *engine, now Stamp) {
+	if l.ended { // it was kept long enough for what was on the way
+		delete(e.leases, l.Lease)
+		return
+	}
+	if now >= l.deadline {
+		e.endLease(l, now, errDeadline)
+		return
+	}
+	l.loseMargins(e, now)
+	if l.ended {
+		return
+	}
+	if l.renewable() {
+		if !l.warned && l.handles != nil && now >= l.jeopardy() {
+			l.warned = true
+			e.post(background, l.event(lock.Jeopardy, now))
+		}
+		if l.flight == nil && !l.queued && now >= l.renewAt {
+			e.enqueueRenewal(l)
+		}
+	}
+	l.plan(e, now)
+}
+
+// dueForRenewal says whether the lease's alarm is for its renewal.
+func (l *lease) dueForRenewal() bool { return !l.ended && l.at == l.renewAt && l.renewable() }
+
+// loseMargins loses the handles whose Margin has begun.
+func (l *lease) loseMargins(e *engine, now Stamp) {
+	if l.margin == 0 || now < l.deadline.Add(-l.margin) {
+		return
+	}
+	l.margin = 0
+	for h := l.handles; h != nil; {
+		next := h.next
+		if h.state == held {
+			if now >= h.deadline() {
+				h.lose(e, now, errMargin)
+			} else {
+				l.margin = max(l.margin, h.margin)
+			}
+		}
+		h = next
+	}
+}
+
+// endLease loses everything on a lease that this side gives up.
+func (e *engine) endLease(l *lease, now Stamp, cause error) {
+	e.loseLease(l, now, false, cause)
+}
+
+// loseLease loses everything on a lease that is over; gone says that the server
+// said so. A shared lease is ended at the server, with all that is left on it, so
+// that the driver opens another when next asked. A lease of a single grant lapses by
+// itself, and what its holder does not release is left alone until then.
+func (e *engine) loseLease(l *lease, now Stamp, gone bool, cause error) {
+	if l.ended {
+		return
+	}
+	l.ended = true
+	l.queued = false
+	for h := l.handles; h != nil; {
+		next := h.next
+		h.lose(e, now, cause)
+		h.gone = h.state == lost && (l.shared || gone)
+		h.forget(e)
+		h = next
+	}
+	e.set(l, now.Add(2*e.cfg.TTL))
+	if l.shared {
+		e.settle(&settlement{attempt: l.End}, now)
+	}
+}
+
+// event is one about the lease as a whole; it has a key if only one key is on it.
+func (l *lease) event(kind lock.EventKind, now Stamp) lock.Event {
+	ev := lock.Event{Kind: kind, Left: max(0, l.deadline.Add(-l.margin).Sub(now))}
+	if !l.shared && l.handles != nil {
+		ev.Key, ev.Token = l.handles.key, l.handles.token
+	}
+	return ev
+}

@@ -1,0 +1,220 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/holdfast-go/holdfast/lock"
+)
+
+// settlement is something that must be made sure at the server: that a grant is
+// released, an attempt of unknown outcome abandoned, a lease ended. It is tried
+// until it is known to be done, detached from any caller, for at most two TTLs:
+// by then the server has let go of whatever has a lease of its own, and what a
+// shared lease keeps is freed by ending that.
+//
+// The fields are guarded by engine.mu, until done is closed.
+type settlement struct {
+	alarm
+	attempt func(context.Context) error
+	settled func(now Stamp, err error) // done, with nil or ErrLost; called with the engine locked
+	gaveUp  func(now Stamp, err error) // not done in time; called with the engine locked
+	began   Stamp
+	tries   int
+	running bool
+	queued  bool
+	over    bool
+	known   bool  // the outcome, once over
+	err     error // of the last try, or nil
+	done    chan struct{}
+}
+
+var errGhost = errors.New("a lock whose release could not be confirmed may be left on this lease")
+
+// Of tries in the background so many run at once; at Close there is little time.
+const (
+	settlers        = 16
+	settlersAtClose = 64
+)
+
+// settle has s tried in the background, from now on.
+func (e *engine) settle(s *settlement, now Stamp) {
+	e.addSettlement(s, now)
+	e.enqueueTry(s)
+}
+
+// settleLater has s tried from a later moment on, unless it is hastened.
+func (e *engine) settleLater(s *settlement, now Stamp, after time.Duration) {
+	e.addSettlement(s, now)
+	e.set(s, now.Add(after))
+}
+
+// settleNow has s tried at once, for a caller who waits for it.
+func (e *engine) settleNow(s *settlement, now Stamp) {
+	e.addSettlement(s, now)
+	e.try(s)
+}
+
+func (e *engine) addSettlement(s *settlement, now Stamp) {
+	s.began = now
+	s.done = make(chan struct{})
+	if e.life.Err() != nil { // Close has given up on the server
+		s.err = lock.ErrClosed
+		e.conclude(s, now, false)
+		return
+	}
+	e.unsettled[s] = struct{}{}
+}
+
+// ring implements ringer: the time for the next try has come, or none is left.
+func (s *settlement) ring(e *engine, now Stamp) {
+	if now >= s.began.Add(2*e.cfg.TTL) {
+		if !s.running {
+			e.conclude(s, now, false)
+		}
+		return
+	}
+	e.enqueueTry(s)
+}
+
+func (e *engine) enqueueTry(s *settlement) {
+	if s.over || s.running || s.queued {
+		return
+	}
+	s.queued = true
+	e.queue = append(e.queue, s)
+	e.startTries()
+}
+
+// startTries starts what waits for a place, as far as there are places.
+func (e *engine) startTries() {
+	places := settlers
+	if e.isClosed {
+		places = settlersAtClose
+	}
+	for e.settling < places && len(e.queue) > 0 {
+		s := e.queue[0]
+		e.queue[0] = nil
+		e.queue = e.queue[1:]
+		s.queued = false
+		if !s.over && !s.running {
+			e.try(s)
+		}
+	}
+}
+
+// try makes one try of s in a goroutine of its own.
+func (e *engine) try(s *settlement) {
+	if s.over {
+		return
+	}
+	e.alarms.unset(s)
+	s.running = true
+	s.tries++
+	e.settling++
+	go func() {
+		ctx, cancel := context.WithTimeout(e.life, e.tryLimit())
+		err := s.attempt(ctx)
+		cancel()
+		e.mu.Lock()
+		defer e.unlock()
+		e.tried(s, Now(), err)
+	}()
+}
+
+// tryLimit is how long one try may take.
+func (e *engine) tryLimit() time.Duration { return min(e.cfg.TTL/3, 5*time.Second) }
+
+// tried takes the answer to a try.
+func (e *engine) tried(s *settlement, now Stamp, err error) {
+	s.running = false
+	e.settling--
+	defer e.startTries()
+	if s.over {
+		return
+	}
+	s.err = err
+	switch {
+	case err == nil:
+		e.conclude(s, now, true)
+	case errors.Is(err, lock.ErrLost):
+		if s.tries > 1 { // an earlier try of ours may have done it: then nobody has lost anything
+			s.err = nil
+		}
+		e.conclude(s, now, true)
+	case now >= s.began.Add(2*e.cfg.TTL) || e.life.Err() != nil:
+		e.conclude(s, now, false)
+	default:
+		d := min(10*time.Millisecond<<min(s.tries-1, 10), e.cfg.TTL/6)
+		e.set(s, min(now.Add(d/2+rand.N(d/2+1)), s.began.Add(2*e.cfg.TTL)))
+	}
+}
+
+// conclude ends s: done, or given up.
+func (e *engine) conclude(s *settlement, now Stamp, done bool) {
+	if s.over {
+		return
+	}
+	s.over, s.known = true, done
+	e.alarms.unset(s)
+	delete(e.unsettled, s)
+	if !done && s.err == nil {
+		s.err = errLimit
+	}
+	switch {
+	case done && s.settled != nil:
+		s.settled(now, s.err)
+	case !done && s.gaveUp != nil:
+		s.gaveUp(now, s.err)
+	}
+	close(s.done)
+	e.checkIdle()
+}
+
+// drop ends s without a try: there is nothing to settle.
+func (e *engine) drop(s *settlement, now Stamp) {
+	s.settled = nil
+	e.conclude(s, now, true)
+}
+
+// await waits until s is done or given up, ctx ends, or the limit of calls is over.
+// If ctx has ended, the server gets a moment to answer all the same: callers
+// release with the context of work that was cancelled.
+func (s *settlement) await(ctx context.Context) (err error, known bool) {
+	limit := time.NewTimer(callLimit)
+	defer limit.Stop()
+	select {
+	case <-s.done:
+		return s.err, s.known
+	case <-limit.C:
+		return errLimit, false
+	case <-ctx.Done():
+	}
+	grace := time.NewTimer(releaseGrace)
+	defer grace.Stop()
+	select {
+	case <-s.done:
+		return s.err, s.known
+	case <-grace.C:
+		return ctxError(ctx), false
+	}
+}
+
+// checkIdle tells Close when nothing is left to wait for.
+func (e *engine) checkIdle() {
+	if e.idle != nil && len(e.unsettled) == 0 && len(e.pending) == 0 {
+		close(e.idle)
+		e.idle = nil
+	}
+}
+
+// hastenAll has everything tried now.
+func (e *engine) hastenAll() {
+	e.queue = slices.Grow(e.queue, len(e.unsettled))
+	for s := range e.unsettled {
+		e.enqueueTry(s)
+	}
+}

@@ -1,0 +1,217 @@
+//go:build !race
+
+package conformance_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// mutant is the reference backend or the engine with one promise broken: a few lines
+// of its source are replaced, and the suite must fail in the case that names the
+// promise. A replacement that does not find its text is an error, so that the
+// mutants follow the source.
+type mutant struct {
+	name  string
+	mode  string // of memlock
+	cases []string
+	edits []edit
+}
+
+type edit struct{ file, old, new string }
+
+const (
+	sessions  = "Sessions"
+	ownLeases = "OwnLeases"
+
+	serverFile  = "lock/memlock/server.go"
+	clientFile  = "lock/memlock/client.go"
+	acquireFile = "lock/driver/acquire.go"
+	handleFile  = "lock/driver/handle.go"
+	leaseFile   = "lock/driver/lease.go"
+	renewFile   = "lock/driver/renew.go"
+	gateFile    = "lock/driver/gate.go"
+	closeFile   = "lock/driver/close.go"
+)
+
+var mutants = []mutant{
+	{"NoCompareOnRelease", ownLeases, []string{"ReleaseIsOwn"}, []edit{
+		{clientFile, "if s.find(h.key, h.id) == nil {", "if false {"},
+		{clientFile, "return other.id == h.id", "return true"},
+	}},
+	{"DeadlineFromReply", ownLeases, []string{"DeadlineFromSending"}, []edit{
+		{renewFile, "l.prove(f.sent)", "l.prove(now)"},
+	}},
+	{"FirstDeadlineFromReply", ownLeases, []string{"DeadlineFromSending"}, []edit{
+		{clientFile, "return g, c.acquire(ctx, r, g, nil)", "err := c.acquire(ctx, r, g, nil); g.proved = driver.Now(); return g, err"},
+	}},
+	{"DeadlineTwiceAsFarAfterRenewal", sessions, []string{"ValidNeverExceedsTTL", "LostWithinTTL"}, []edit{
+		{renewFile, "l.prove(f.sent)", "l.prove(f.sent); l.deadline = f.sent.Add(2 * safe(l.term))"},
+	}},
+	{"RenewalAfterRelease", ownLeases, []string{"ReleaseStopsRenewal"}, []edit{
+		{leaseFile, "return !l.ended && !l.resting", "return !l.ended"},
+		{handleFile, "if l := h.lease; !l.shared && !l.ended {", "if l := h.lease; false {"},
+		{serverFile, "if h != nil && s.find(h.key, h.id) == nil {", "if e := s.entry(h.key); len(e.holds) == 0 { s.grant(e, h) } else if e.holds[0].id != h.id {"},
+	}},
+	{"LossRevivedByLateRenewal", sessions, []string{"MarginSurvivesHeal"}, []edit{
+		{renewFile, "l.prove(f.sent)", "l.prove(f.sent); for h := l.handles; h != nil; h = h.next { if h.state == lost { h.state, h.lostCh = held, nil } }"},
+	}},
+	{"ConstantToken", sessions, []string{"TokensGrow", "TokensGrowOverLoss"}, []edit{
+		{serverFile, "s.token++", "s.token = 7"},
+	}},
+	{"TokenRestartsAfterRelease", ownLeases, []string{"TokensGrow"}, []edit{
+		{serverFile, "\t\tdelete(s.keys, key)\n", "\t\tdelete(s.keys, key)\n\t\ts.token = 0\n"},
+	}},
+	{"HoldBoundToAcquireContext", sessions, []string{"ContextDoesNotEndHold", "DeadlineDoesNotEndHold"}, []edit{
+		{acquireFile, "	e.held[h.id] = h\n", "	e.held[h.id] = h\n	context.AfterFunc(a.ctx, func() { _ = h.Release(context.Background()) })\n"},
+	}},
+	{"LostClosedByRelease", sessions, []string{"ReleaseIsNoLoss"}, []edit{
+		{handleFile, "h.state = released", "h.state = released; if h.lostCh != nil { close(h.lostCh) }"},
+	}},
+	{"FreedBetweenLostAndRelease", ownLeases, []string{"WindingDownIsAlone"}, []edit{
+		{handleFile, "e.post(nil, lock.Event{Kind: lock.LostLock,", "h.startRelease(now); e.post(nil, lock.Event{Kind: lock.LostLock,"},
+	}},
+	{"UnknownOutcomeLeftBehind", ownLeases, []string{"UnknownAcquireLeavesNothing", "WaitSurvivesLostReply"}, []edit{
+		{acquireFile, "attempt: func(ctx context.Context) error { return e.d.Abandon(ctx, req) },", "attempt: func(context.Context) error { return nil },"},
+	}},
+	{"GhostOnSharedSession", sessions, []string{"UnknownAcquireLeavesNothing", "AbandonedAcquireLeavesNothing"}, []edit{
+		{acquireFile, "attempt: func(ctx context.Context) error { return e.d.Abandon(ctx, req) },", "attempt: func(context.Context) error { return nil },"},
+	}},
+	{"TwoHoldersInsideOneLocker", sessions, []string{"ExclusionInOneLocker"}, []edit{
+		{gateFile, "return g.inside == 0 ||", "return true || g.inside == 0 ||"},
+		{gateFile, "if try && taken {", "if false {"},
+		{serverFile, "free := len(e.holds) == 0\n", "free := len(e.holds) == 0 || e.holds[0].lease == h.lease\n"},
+	}},
+	{"SecondReleaseFails", sessions, []string{"ReleaseAgain"}, []edit{
+		{handleFile, "	h.startRelease(now)\n	s, wait", "	if h.release != nil { defer func() { err = lock.ErrReleased }() }\n	h.startRelease(now)\n	s, wait"},
+		{handleFile, "Release(ctx context.Context) error {\n\te := h.e", "Release(ctx context.Context) (err error) {\n\te := h.e"},
+	}},
+	{"CloseHangsWhenMute", sessions, []string{"CloseWhenMute"}, []edit{
+		{closeFile, "case <-time.After(closeLimit * 2 / 3):", "case <-time.After(time.Minute):"},
+	}},
+	{"PrefixCountedAsKey", ownLeases, []string{"KeyPrefixIsAnotherKey", "KeysAreDistinct"}, []edit{
+		{serverFile, "	s.sweep(key)\n	e := s.keys[key]\n	if e == nil {\n		e =", "	s.sweep(key)\n	e := s.keys[key]\n	for other, o := range s.keys { if e == nil && len(other) > len(key) && other[:len(key)] == key { e = o } }\n	if e == nil {\n		e ="},
+	}},
+	{"RenewalCreatesWhatIsGone", ownLeases, []string{"RevokedIsNotMadeAgain", "RevokedIsNoticed"}, []edit{
+		{serverFile, "if h != nil && s.find(h.key, h.id) == nil {", "if h != nil && s.find(h.key, h.id) == nil { s.grant(s.entry(h.key), h) }\n	if false {"},
+	}},
+	{"FailedRenewalIsLoss", sessions, []string{"FailedRenewalIsNoLoss"}, []edit{
+		{renewFile, "	l.tries++\n", "	e.loseLease(l, now, false, err)\n	return\n"},
+	}},
+	{"NoLocalDeadline", sessions, []string{"LostBeforeTakeover", "LostWithinTTL"}, []edit{
+		{leaseFile, "	return term - term/100 - max(10*time.Millisecond, term/50)", "	return 10 * term"},
+	}},
+	{"NoMarginForClocks", ownLeases, []string{"LostBeforeTakeover"}, []edit{
+		{leaseFile, "	return term - term/100 - max(10*time.Millisecond, term/50)", "	return term + term/100"},
+	}},
+	{"MarginIgnored", ownLeases, []string{"MarginComesFirst"}, []edit{
+		{acquireFile, "margin: a.set.Margin,", ""},
+	}},
+	{"MaxHoldIgnored", sessions, []string{"MaxHold", "MaxHoldFreesAtLast"}, []edit{
+		{acquireFile, "if a.set.MaxHold > 0 {", "if false {"},
+	}},
+	{"LostAfterMaxHoldKeptForEver", sessions, []string{"MaxHoldFreesAtLast"}, []edit{
+		{handleFile, "e.set(h.limit, now.Add(e.cfg.TTL))", "h.limit = nil"},
+	}},
+	{"ReleaseBoundToItsContext", sessions, []string{"ReleaseWithDeadContext"}, []edit{
+		{handleFile, "Release(ctx context.Context) error {\n\te := h.e", "Release(ctx context.Context) error {\n\tif ctx.Err() != nil { return ctx.Err() }\n\te := h.e"},
+	}},
+	{"BusyAndUnavailableMixed", sessions, []string{"MuteServerIsNotBusy", "MuteServerTryEnds"}, []edit{
+		{acquireFile, "seen = unavailable(errLimit)", "seen = lock.ErrHeld"},
+	}},
+	{"CancelWaitsForTheServer", ownLeases, []string{"MuteServerCancel"}, []edit{
+		{acquireFile, "	case res := <-at.results:\n		return a.take(ctx, at, res)\n	case <-ctx.Done():", "	case res := <-at.results:\n		return a.take(ctx, at, res)\n	case <-time.After(time.Hour):"},
+		{clientFile, "	case <-ctx.Done():\n		return ctx.Err()\n	}\n}\n\nfunc (c *client) serve", "	}\n}\n\nfunc (c *client) serve"},
+	}},
+	{"WaiterStaysInQueue", sessions, []string{"WaitLeavesNothing"}, []edit{
+		{acquireFile, "attempt: func(ctx context.Context) error { return e.d.Abandon(ctx, req) },", "attempt: func(context.Context) error { return nil },"},
+	}},
+	{"LastComeFirstServed", sessions, []string{"FIFO"}, []edit{
+		{serverFile, "		e.queue = append(e.queue, h)\n", "		e.queue = append([]*hold{h}, e.queue...)\n"},
+	}},
+	{"ReadersFirst", ownLeases, []string{"ReadersDoNotStarveWriters"}, []edit{
+		{serverFile, "	if now < e.writer {\n", "	if false {\n"},
+	}},
+	{"RenewalOnlyOnce", sessions, []string{"RenewedUntilReleased", "ManyKeys"}, []edit{
+		{leaseFile, "		l.renewAt = sent.Add(renewAfter(l.term))\n", "		if l.renewAt == 0 { l.renewAt = sent.Add(renewAfter(l.term)) } else { l.renewAt = l.deadline.Add(l.term) }\n"},
+	}},
+}
+
+func TestMutants(t *testing.T) {
+	for _, m := range mutants {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			binary := build(t, m.edits)
+			for _, name := range m.cases {
+				catch(t, binary, "TestConformance/"+m.mode+"/"+name)
+			}
+		})
+	}
+}
+
+// build builds memlock's test with the edits applied.
+func build(t *testing.T, edits []edit) string {
+	root, dir := moduleRoot(t), t.TempDir()
+	sources := make(map[string]string)
+	for _, e := range edits {
+		path := filepath.Join(root, filepath.FromSlash(e.file))
+		if sources[path] == "" {
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sources[path] = string(data)
+		}
+		if n := strings.Count(sources[path], e.old); n != 1 {
+			t.Fatalf("%s has the text to be replaced %d times, want once; follow the source:\n%s", e.file, n, e.old)
+		}
+		sources[path] = strings.Replace(sources[path], e.old, e.new, 1)
+	}
+	overlay := struct{ Replace map[string]string }{make(map[string]string)}
+	for path, text := range sources {
+		file := filepath.Join(dir, strings.ReplaceAll(path, string(filepath.Separator), "_"))
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		overlay.Replace[path] = file
+	}
+	data, err := json.Marshal(overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, binary := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "memlock.test")
+	if err := os.WriteFile(list, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-overlay", list, "-o", binary, "./lock/memlock")
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("the mutant does not build: %v\n%s", err, out)
+	}
+	return binary
+}
+
+// catch runs one case against the mutant: it must fail there, and for its clause.
+func catch(t *testing.T, binary, name string) {
+	pattern := "^" + strings.ReplaceAll(name, "/", "$/^") + "$"
+	out, err := exec.CommandContext(t.Context(), binary, "-test.run", pattern, "-test.timeout", "60s").CombinedOutput()
+	text := string(out)
+	switch {
+	case err == nil:
+		t.Errorf("not caught by %s", name)
+	case !strings.Contains(text, "--- FAIL: "+name) || !strings.Contains(text, "broken clause: "):
+		t.Errorf("%s failed, but not for its clause:\n%s", name, text)
+	}
+}
+
+func moduleRoot(t *testing.T) string {
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return root
+}

@@ -41,7 +41,7 @@ var lossCases = []Case{
 	{"DeadlineFromSending", "the deadline counts from before the request was sent that proved the lock", []fault{slowReplies}, func(k *check) {
 		a := k.open()
 		k.release(k.acquire(a, k.key)) // whatever is opened only once is open
-		slow := k.ttl / 8
+		slow := k.ttl / 20             // a new connection takes several round trips, which must all fit into one attempt
 		heal := k.h.SlowReplies(k.T, a, slow)
 		h := k.acquire(a, k.key)
 		k.during(k.ttl*3/2, func() {

@@ -203,7 +203,7 @@ func (a *acquisition) ask(ctx context.Context) (*handle, error) {
 			}
 		case outcomeRefused:
 			a.see(unavailable(err))
-			if ctx.Err() != nil {
+			if ended(ctx) {
 				return nil, a.ended(ctx)
 			}
 			if a.noWait() {

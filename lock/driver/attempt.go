@@ -87,10 +87,11 @@ func (a *acquisition) take(ctx context.Context, at *attempt, res result) (result
 	if res.err == nil {
 		return res, true // pending until it is adopted
 	}
+	over := !leavesNothing(res.err) && ended(ctx)
 	e := a.e
 	e.mu.Lock()
 	defer e.unlock()
-	if ctx.Err() != nil && !leavesNothing(res.err) {
+	if over {
 		e.settle(e.abandonment(at.req), Now())
 		e.unpend(at)
 		return result{}, false

@@ -138,7 +138,7 @@ func (e *engine) inspect(ctx context.Context, key string) (lock.Info, error) {
 	case a.err == nil:
 	case e.closing.Err() != nil:
 		return lock.Info{}, lock.ErrClosed
-	case ctx.Err() != nil:
+	case ended(ctx):
 		return lock.Info{}, ctxError(ctx)
 	case isPermanent(a.err):
 		return lock.Info{}, a.err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/holdfast-go/holdfast/lock"
 )
@@ -50,6 +51,15 @@ func unavailable(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: %w", lock.ErrUnavailable, err)
+}
+
+// ended says whether ctx is over. The timer of a connection with the same deadline may
+// be a moment ahead of the context's: what it reports then is the context's end.
+func ended(ctx context.Context) bool {
+	if end, ok := ctx.Deadline(); ok && !time.Now().Before(end) {
+		<-ctx.Done()
+	}
+	return ctx.Err() != nil
 }
 
 // ctxError returns an error that matches both what ended ctx and why.

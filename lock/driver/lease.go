@@ -19,10 +19,10 @@ type lease struct {
 	Lease
 	shared   bool // announced by Keep: renewed without grants, and given up with End
 	ended    bool
-	resting  bool // no renewal any more: its only grant is being released, or is lost
-	queued   bool // in engine.due
-	warned   bool // Jeopardy was told since the last proof
-	tries    int  // renewals that failed since the last proof
+	resting  bool          // no renewal any more: its only grant is being released, or is lost
+	queued   bool          // in engine.due
+	warned   bool          // Jeopardy was told since the last proof
+	tries    int           // renewals that failed since the last proof
 	term     time.Duration // when it was last proved
 	proved   Stamp
 	deadline Stamp

@@ -32,18 +32,26 @@ var errWaitOver = errors.New("the wait is over")
 func (e *engine) acquire(ctx context.Context, key string, try bool, opts []lock.Option) (lock.Handle, error) {
 	a := &acquisition{e: e, ctx: ctx, key: key, try: try, began: Now()}
 	h, err := a.run(opts)
-	e.mu.Lock()
-	now := Now()
-	ev := lock.Event{Kind: lock.Failed, Key: key, Took: now.Sub(a.began), Err: err}
-	if err == nil {
-		ev.Kind, ev.Token, ev.Left = lock.Acquired, h.token, h.valid(now)
+	if e.cfg.Observe != nil {
+		a.tell(h, err)
 	}
-	e.post(ctx, ev)
-	e.unlock()
 	if err != nil {
 		return nil, fmt.Errorf("holdfast: acquire %q: %w", brief(key), err)
 	}
 	return h, nil
+}
+
+// tell posts the event of the outcome.
+func (a *acquisition) tell(h *handle, err error) {
+	e := a.e
+	e.mu.Lock()
+	defer e.unlock()
+	now := Now()
+	ev := lock.Event{Kind: lock.Failed, Key: a.key, Took: now.Sub(a.began), Err: err}
+	if err == nil {
+		ev.Kind, ev.Token, ev.Left = lock.Acquired, h.token, h.valid(now)
+	}
+	e.post(a.ctx, ev)
 }
 
 func (a *acquisition) run(opts []lock.Option) (*handle, error) {
@@ -144,11 +152,16 @@ func (a *acquisition) ended(ctx context.Context) error {
 	}
 }
 
-// see notes the outcome of a look at the key.
+// see notes why the key could not be asked for. Whether it is taken is not known then,
+// for those of this process who stand behind this acquisition either.
 func (a *acquisition) see(err error) {
 	a.mu.Lock()
 	a.seen = err
+	pass := a.pass
 	a.mu.Unlock()
+	if pass != nil {
+		a.e.gates.setTaken(pass, false)
+	}
 }
 
 // busy notes that the key is taken. Drivers call it as Request.Busy.
@@ -166,7 +179,7 @@ func (a *acquisition) busy() {
 	if pass != nil {
 		a.e.gates.setTaken(pass, true)
 	}
-	if first {
+	if first && a.e.cfg.Observe != nil {
 		a.e.mu.Lock()
 		a.e.post(a.ctx, lock.Event{Kind: lock.Contended, Key: a.key, Took: Now().Sub(a.began)})
 		a.e.unlock()

@@ -316,8 +316,7 @@ func TestHangingRenewal(t *testing.T) {
 			return f.grant(nil), nil
 		}
 		stuck := mustTry(t, l, "stuck")
-		time.Sleep(ttl / 6) // not in one batch with the other
-		fine := mustTry(t, l, "fine")
+		fine := mustTry(t, l, "fine") // in one batch with the other, or not
 		began := time.Now()
 		<-stuck.Lost()
 		if took := time.Since(began); took > ttl {

@@ -23,6 +23,7 @@ type lease struct {
 	queued   bool          // in engine.due
 	warned   bool          // Jeopardy was told since the last proof
 	tries    int           // renewals that failed since the last proof
+	hung     int           // renewals in a row that the driver did not return from
 	term     time.Duration // when it was last proved
 	proved   Stamp
 	deadline Stamp

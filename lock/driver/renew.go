@@ -74,10 +74,16 @@ func (e *engine) startRenewals() {
 	}
 }
 
+// nextBatch takes the next batch off what is due. Leases whose last renewal never came
+// back are kept apart from the others and put into ever smaller batches: one on which a
+// driver hangs must not take its neighbours with it.
 func (e *engine) nextBatch() []*lease {
 	var batch []*lease
-	for len(e.due) > 0 && len(batch) < maxBatch {
+	for len(e.due) > 0 {
 		l := e.due[0]
+		if len(batch) > 0 && (l.hung != batch[0].hung || len(batch) >= maxBatch>>(4*min(l.hung, 2))) {
+			break
+		}
 		e.due[0] = nil
 		e.due = e.due[1:]
 		l.queued = false
@@ -138,6 +144,9 @@ func (f *flight) ring(e *engine, now Stamp) {
 	e.flights--
 	e.stuck++
 	for _, l := range f.leases {
+		if l.flight == f {
+			l.hung++
+		}
 		e.renewalFailed(f, l, now, errLimit)
 	}
 }
@@ -153,6 +162,7 @@ func (e *engine) land(f *flight, errs []error) {
 		e.flights--
 	}
 	for i, l := range f.leases {
+		l.hung = 0
 		switch err := errs[i]; {
 		case err == nil:
 			e.renewed(f, l, now)

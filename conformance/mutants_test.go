@@ -31,6 +31,8 @@ const (
 	serverFile  = "lock/memlock/server.go"
 	clientFile  = "lock/memlock/client.go"
 	acquireFile = "lock/driver/acquire.go"
+	attemptFile = "lock/driver/attempt.go"
+	adoptFile   = "lock/driver/adopt.go"
 	handleFile  = "lock/driver/handle.go"
 	leaseFile   = "lock/driver/lease.go"
 	renewFile   = "lock/driver/renew.go"
@@ -67,19 +69,19 @@ var mutants = []mutant{
 		{serverFile, "\t\tdelete(s.keys, key)\n", "\t\tdelete(s.keys, key)\n\t\ts.token = 0\n"},
 	}},
 	{"HoldBoundToAcquireContext", sessions, []string{"ContextDoesNotEndHold", "DeadlineDoesNotEndHold"}, []edit{
-		{acquireFile, "	e.held[h.id] = h\n", "	e.held[h.id] = h\n	context.AfterFunc(a.ctx, func() { _ = h.Release(context.Background()) })\n"},
+		{adoptFile, "	e.held[h.id] = h\n", "	e.held[h.id] = h\n	context.AfterFunc(a.ctx, func() { _ = h.Release(context.Background()) })\n"},
 	}},
 	{"LostClosedByRelease", sessions, []string{"ReleaseIsNoLoss"}, []edit{
 		{handleFile, "h.state = released", "h.state = released; if h.lostCh != nil { close(h.lostCh) }"},
 	}},
 	{"FreedBetweenLostAndRelease", ownLeases, []string{"WindingDownIsAlone"}, []edit{
-		{handleFile, "e.post(nil, lock.Event{Kind: lock.LostLock,", "h.startRelease(now); e.post(nil, lock.Event{Kind: lock.LostLock,"},
+		{handleFile, "e.post(background, lock.Event{Kind: lock.LostLock,", "h.startRelease(now); e.post(background, lock.Event{Kind: lock.LostLock,"},
 	}},
 	{"UnknownOutcomeLeftBehind", ownLeases, []string{"UnknownAcquireLeavesNothing", "WaitSurvivesLostReply"}, []edit{
-		{acquireFile, "attempt: func(ctx context.Context) error { return e.d.Abandon(ctx, req) },", "attempt: func(context.Context) error { return nil },"},
+		{attemptFile, "attempt: func(ctx context.Context) error { return e.d.Abandon(ctx, req) },", "attempt: func(context.Context) error { return nil },"},
 	}},
 	{"GhostOnSharedSession", sessions, []string{"UnknownAcquireLeavesNothing", "AbandonedAcquireLeavesNothing"}, []edit{
-		{acquireFile, "attempt: func(ctx context.Context) error { return e.d.Abandon(ctx, req) },", "attempt: func(context.Context) error { return nil },"},
+		{attemptFile, "attempt: func(ctx context.Context) error { return e.d.Abandon(ctx, req) },", "attempt: func(context.Context) error { return nil },"},
 	}},
 	{"TwoHoldersInsideOneLocker", sessions, []string{"ExclusionInOneLocker"}, []edit{
 		{gateFile, "return g.inside == 0 ||", "return true || g.inside == 0 ||"},
@@ -109,10 +111,10 @@ var mutants = []mutant{
 		{leaseFile, "	return term - term/100 - max(10*time.Millisecond, term/50)", "	return term + term/100"},
 	}},
 	{"MarginIgnored", ownLeases, []string{"MarginComesFirst"}, []edit{
-		{acquireFile, "margin: a.set.Margin,", ""},
+		{adoptFile, "margin: a.set.Margin,", ""},
 	}},
 	{"MaxHoldIgnored", sessions, []string{"MaxHold", "MaxHoldFreesAtLast"}, []edit{
-		{acquireFile, "if a.set.MaxHold > 0 {", "if false {"},
+		{adoptFile, "if a.set.MaxHold > 0 {", "if false {"},
 	}},
 	{"LostAfterMaxHoldKeptForEver", sessions, []string{"MaxHoldFreesAtLast"}, []edit{
 		{handleFile, "e.set(h.limit, now.Add(e.cfg.TTL))", "h.limit = nil"},
@@ -124,11 +126,11 @@ var mutants = []mutant{
 		{acquireFile, "seen = unavailable(errLimit)", "seen = lock.ErrHeld"},
 	}},
 	{"CancelWaitsForTheServer", ownLeases, []string{"MuteServerCancel"}, []edit{
-		{acquireFile, "	case res := <-at.results:\n		return a.take(ctx, at, res)\n	case <-ctx.Done():", "	case res := <-at.results:\n		return a.take(ctx, at, res)\n	case <-time.After(time.Hour):"},
+		{attemptFile, "	case res := <-at.results:\n		return a.take(ctx, at, res)\n	case <-ctx.Done():", "	case res := <-at.results:\n		return a.take(ctx, at, res)\n	case <-time.After(time.Hour):"},
 		{clientFile, "	case <-ctx.Done():\n		return ctx.Err()\n	}\n}\n\nfunc (c *client) serve", "	}\n}\n\nfunc (c *client) serve"},
 	}},
 	{"WaiterStaysInQueue", sessions, []string{"WaitLeavesNothing"}, []edit{
-		{acquireFile, "attempt: func(ctx context.Context) error { return e.d.Abandon(ctx, req) },", "attempt: func(context.Context) error { return nil },"},
+		{attemptFile, "attempt: func(ctx context.Context) error { return e.d.Abandon(ctx, req) },", "attempt: func(context.Context) error { return nil },"},
 	}},
 	{"LastComeFirstServed", sessions, []string{"FIFO"}, []edit{
 		{serverFile, "		e.queue = append(e.queue, h)\n", "		e.queue = append([]*hold{h}, e.queue...)\n"},

@@ -126,7 +126,7 @@ var mutants = []mutant{
 		{acquireFile, "seen = unavailable(errLimit)", "seen = lock.ErrHeld"},
 	}},
 	{"CancelWaitsForTheServer", ownLeases, []string{"MuteServerCancel"}, []edit{
-		{attemptFile, "	case res := <-at.results:\n		return a.take(ctx, at, res)\n	case <-ctx.Done():", "	case res := <-at.results:\n		return a.take(ctx, at, res)\n	case <-time.After(time.Hour):"},
+		{attemptFile, "	case res := <-at.results:\n		return a.take(ctx, at, res)\n	case <-ctx.Done():", "	case res := <-at.results:\n		return a.take(ctx, at, res)\n	case <-chan int(nil):"},
 		{clientFile, "	case <-ctx.Done():\n		return ctx.Err()\n	}\n}\n\nfunc (c *client) serve", "	}\n}\n\nfunc (c *client) serve"},
 	}},
 	{"WaiterStaysInQueue", sessions, []string{"WaitLeavesNothing"}, []edit{

@@ -20,6 +20,8 @@ type acquisition struct {
 	set   lock.Settings
 	began Stamp
 
+	cancel context.CancelFunc // of the wait
+
 	mu        sync.Mutex
 	pass      *pass
 	over      bool
@@ -60,13 +62,11 @@ func (a *acquisition) run(opts []lock.Option) (*handle, error) {
 	}
 	ctx, cancel := a.bound()
 	defer cancel()
+	a.cancel = cancel
 	pass, err := a.e.gates.enter(ctx, a.key, a.set.Mode, a.noWait(), a.busy)
 	if err != nil {
 		a.see(err)
-		if ctx.Err() != nil {
-			err = a.ended(ctx)
-		}
-		return nil, err
+		return nil, a.ended(ctx)
 	}
 	a.enter(pass)
 	h, err := a.ask(ctx)
@@ -117,21 +117,18 @@ func (a *acquisition) check(opts []lock.Option) (err error) {
 
 func (a *acquisition) noWait() bool { return a.try || a.set.Wait == 0 }
 
-// bound returns the context of the wait: it ends with the caller's, with the wait's
-// limit, and with the engine.
+// bound returns the context of the wait: it ends with the caller's and with the wait's
+// limit. That the engine is closed is looked at beside it, as every acquisition would
+// otherwise hang on one context of the engine's.
 func (a *acquisition) bound() (context.Context, context.CancelFunc) {
-	limit, why := a.set.Wait, errWaitOver
-	if a.noWait() {
-		limit, why = callLimit, errLimit
+	switch {
+	case a.noWait():
+		return context.WithTimeoutCause(a.ctx, callLimit, errLimit)
+	case a.set.Wait == lock.NoLimit:
+		return context.WithCancel(a.ctx)
+	default:
+		return context.WithTimeoutCause(a.ctx, a.set.Wait, errWaitOver)
 	}
-	ctx, cancel := context.WithCancelCause(a.ctx)
-	stop := context.AfterFunc(a.e.closing, func() { cancel(lock.ErrClosed) })
-	done := func() { stop(); cancel(nil) }
-	if limit == lock.NoLimit {
-		return ctx, done
-	}
-	limited, free := context.WithTimeoutCause(ctx, limit, why)
-	return limited, func() { free(); done() }
 }
 
 // ended says why ctx ended the wait, and what was last seen of the key.
@@ -143,7 +140,7 @@ func (a *acquisition) ended(ctx context.Context) error {
 		seen = unavailable(errLimit)
 	}
 	switch cause := context.Cause(ctx); {
-	case errors.Is(cause, lock.ErrClosed) && a.e.closing.Err() != nil:
+	case a.e.closing.Err() != nil:
 		return lock.ErrClosed
 	case a.ctx.Err() != nil && !errors.Is(cause, errWaitOver) && !errors.Is(cause, errLimit):
 		return fmt.Errorf("%w: %w", ctxError(a.ctx), seen)
@@ -233,7 +230,7 @@ func (a *acquisition) ask(ctx context.Context) (*handle, error) {
 			}
 			req = a.newRequest()
 		}
-		if !sleep(ctx, backoff(n, a.e.cfg.TTL)) {
+		if !a.sleep(ctx, backoff(n, a.e.cfg.TTL)) {
 			return nil, a.ended(ctx)
 		}
 	}
@@ -245,14 +242,15 @@ func backoff(n int, ttl time.Duration) time.Duration {
 	return d/2 + rand.N(d/2+1)
 }
 
-// sleep returns false if ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
+// sleep returns false if the wait ended first.
+func (a *acquisition) sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return true
 	case <-ctx.Done():
-		return false
+	case <-a.e.closing.Done():
 	}
+	return false
 }

@@ -12,6 +12,7 @@ import (
 // then whatever it brings is given back.
 type attempt struct {
 	req     *Request
+	cancel  context.CancelFunc // Close calls it
 	results chan result
 	left    bool        // the caller went away; guarded by engine.mu, like what follows
 	gone    error       // the server said that the grant is gone before it was returned
@@ -40,7 +41,7 @@ func (a *acquisition) call(ctx context.Context, req *Request) (result, bool) {
 	if ctx.Err() != nil {
 		return result{}, false
 	}
-	at := &attempt{req: req, results: make(chan result, 1)}
+	at := &attempt{req: req, cancel: a.cancel, results: make(chan result, 1)}
 	e.mu.Lock()
 	if e.isClosed {
 		e.mu.Unlock()
@@ -145,8 +146,9 @@ func (a *acquisition) abandonAndWait(ctx context.Context, req *Request) bool {
 	case <-a.abandon(req).done:
 		return true
 	case <-ctx.Done():
-		return false
+	case <-a.e.closing.Done():
 	}
+	return false
 }
 
 func (e *engine) abandonment(req *Request) *settlement {

@@ -20,7 +20,7 @@ func (e *engine) Close() error {
 	}
 	e.isClosed = true
 	e.mu.Unlock()
-	e.end(lock.ErrClosed) // outside the lock: it runs the functions of waiting acquisitions
+	e.end()
 
 	limit := time.NewTimer(closeLimit)
 	defer limit.Stop()
@@ -52,6 +52,9 @@ func (e *engine) closeAll() <-chan struct{} {
 	e.mu.Lock()
 	defer e.unlock()
 	now := Now()
+	for _, at := range e.pending {
+		at.cancel()
+	}
 	for _, l := range e.leases {
 		if l.shared {
 			e.endLease(l, now, lock.ErrClosed)

@@ -27,7 +27,7 @@ type engine struct {
 	gates gates
 
 	closing context.Context // ends when Close is called: waits end
-	end     context.CancelCauseFunc
+	end     context.CancelFunc
 	life    context.Context // ends when Close gives up on the server: calls in the background end
 	die     context.CancelFunc
 	wake    chan struct{} // tells the keeper that there is an earlier alarm
@@ -66,7 +66,6 @@ func New(open func(Host) (Driver, error), cfg lock.Config) (lock.Locker, error) 
 	}
 	e := &engine{
 		cfg:       cfg,
-		gates:     gates{m: make(map[string]*gate)},
 		wake:      make(chan struct{}, 1),
 		stopped:   make(chan struct{}),
 		closed:    make(chan struct{}),
@@ -75,11 +74,12 @@ func New(open func(Host) (Driver, error), cfg lock.Config) (lock.Locker, error) 
 		pending:   make(map[string]*attempt),
 		unsettled: make(map[*settlement]struct{}),
 	}
-	e.closing, e.end = context.WithCancelCause(context.Background())
+	e.closing, e.end = context.WithCancel(context.Background())
+	e.gates = gates{closing: e.closing.Done(), m: make(map[string]*gate)}
 	e.life, e.die = context.WithCancel(context.Background())
 	if e.d, err = open(e); err != nil {
 		e.die()
-		e.end(err)
+		e.end()
 		return nil, err
 	}
 	go e.keep()

@@ -16,6 +16,8 @@ import (
 // is surely gone from the server. Shared acquisitions go in together, and each of
 // them asks the server, so that writers elsewhere are not starved by readers here.
 type gates struct {
+	closing <-chan struct{} // ends every wait
+
 	mu sync.Mutex
 	m  map[string]*gate
 }
@@ -79,25 +81,36 @@ func (gs *gates) wait(ctx context.Context, g *gate, en *entrant) (*pass, error) 
 	select {
 	case <-en.decided:
 	case <-ctx.Done():
-		gs.mu.Lock()
-		select {
-		case <-en.decided: // decided while giving up: what was given is used, or handed back by the caller
-			gs.mu.Unlock()
-		default:
-			g.remove(en)
-			gs.admit(g)
-			taken := g.taken > 0
-			gs.mu.Unlock()
-			if taken {
-				return nil, lock.ErrHeld
-			}
-			return nil, lock.ErrUnavailable
+		if err := gs.giveUp(g, en); err != nil {
+			return nil, err
+		}
+	case <-gs.closing:
+		if err := gs.giveUp(g, en); err != nil {
+			return nil, err
 		}
 	}
 	if en.refused {
 		return nil, lock.ErrHeld
 	}
 	return &pass{gate: g, mode: en.mode}, nil
+}
+
+// giveUp takes en out of the queue. nil: it was decided at the same moment, and what was
+// given is used, or handed back by the caller.
+func (gs *gates) giveUp(g *gate, en *entrant) error {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	select {
+	case <-en.decided:
+		return nil
+	default:
+	}
+	g.remove(en)
+	gs.admit(g)
+	if g.taken > 0 {
+		return lock.ErrHeld
+	}
+	return lock.ErrUnavailable
 }
 
 // setTaken records whether p's acquisition holds the key or knows it to be taken.

@@ -92,17 +92,16 @@ func (h *handle) Release(ctx context.Context) error {
 	now := Now()
 	h.judge(now)
 	h.startRelease(now)
-	s, wait := h.release, h.waitForRelease()
+	s, wait, wasLost := h.release, h.waitForRelease(), h.state == lost
 	e.unlock()
 
 	if !wait {
 		return h.Err()
 	}
 	err, known := s.await(ctx)
-	if lostErr := h.Err(); errors.Is(lostErr, lock.ErrLost) {
-		return lostErr
-	}
 	switch {
+	case wasLost:
+		return h.Err()
 	case known && err == nil:
 		return nil
 	case known && errors.Is(err, lock.ErrLost):

@@ -53,8 +53,13 @@ var inspectCases = []Case{
 var configCases = []Case{
 	{"ConfigIsChecked", "times are checked: negative or out of range is ErrInvalid, nothing is rounded silently", []fault{openConfig}, func(k *check) {
 		for _, cfg := range []lock.Config{
-			{TTL: -1}, {TTL: 1}, {TTL: time.Microsecond}, {TTL: math.MaxInt64},
-			{Owner: "two\nlines"}, {Owner: string(make([]byte, 300))}, {TokenBase: math.MaxUint64},
+			{TTL: -1},
+			{TTL: 1},
+			{TTL: time.Microsecond},
+			{TTL: math.MaxInt64},
+			{Owner: "two\nlines"},
+			{Owner: string(make([]byte, 300))},
+			{TokenBase: math.MaxUint64},
 		} {
 			l, err := k.h.OpenConfig(k.T, cfg)
 			if err == nil {

@@ -31,7 +31,7 @@ func TestImportsPointDown(t *testing.T) {
 			t.Errorf("%s: %v", pkg, err)
 			continue
 		}
-		for _, dep := range strings.Fields(string(out)) {
+		for dep := range strings.FieldsSeq(string(out)) {
 			own, isOwn := strings.CutPrefix(dep, module)
 			switch {
 			case own == pkg, isOwn && slices.Contains(may, own):

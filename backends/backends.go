@@ -1,0 +1,27 @@
+// Package backends is every backend of Holdfast in one import, for programs that are
+// told by a URL where to lock.
+//
+//	l, err := backends.Open(ctx, os.Getenv("LOCK_URL"))
+//	if err != nil {
+//		return err
+//	}
+//	defer l.Close()
+//
+// It brings the SDK of every backend into the binary. A program that knows where it
+// locks imports that backend alone.
+package backends
+
+import (
+	"context"
+
+	"github.com/holdfast-go/holdfast/lock"
+	_ "github.com/holdfast-go/holdfast/lock/memlock" // mem
+	_ "github.com/holdfast-go/holdfast/redislock"    // redis, rediss
+)
+
+// Open opens the Locker that rawURL names, as [lock.Open] does, with every backend
+// registered: see [lock.Schemes]. The comment of a backend's package says what its
+// URLs can hold.
+func Open(ctx context.Context, rawURL string) (lock.Locker, error) {
+	return lock.Open(ctx, rawURL)
+}

@@ -1,0 +1,141 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-go/holdfast/internal/testserver"
+	"github.com/holdfast-go/holdfast/lock"
+	"github.com/holdfast-go/holdfast/lock/driver"
+	"github.com/holdfast-go/holdfast/redislock"
+)
+
+// cluster starts two masters, each with half of the slots.
+func cluster(t *testing.T) (addrs [2]string) {
+	t.Helper()
+	var nodes [2]*redis.Client
+	for i := range nodes {
+		s := testserver.Redis(t, testserver.Args("--cluster-enabled", "yes"))
+		addrs[i], nodes[i] = s.Addr(), dial(t, s.Addr())
+	}
+	do(t, nodes[0], "cluster", "addslotsrange", 0, 8191)
+	do(t, nodes[1], "cluster", "addslotsrange", 8192, 16383)
+	host, port, _ := strings.Cut(addrs[1], ":")
+	do(t, nodes[0], "cluster", "meet", host, port)
+	for _, n := range nodes {
+		eventually(t, "the cluster is ready", func() bool {
+			info, err := n.ClusterInfo(t.Context()).Result()
+			return err == nil && strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:2")
+		})
+	}
+	return addrs
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never came true: %s", what)
+		}
+	}
+}
+
+// Texts that would lead a hash tag astray.
+var strangeKeys = []string{
+	"{a}:{b}", "x{y", "}x", "{}x", "a{}b", "user:{42}:lock", "{{z}}", "{", "}", "{}", "}{", "%7B", "%", "a", " ",
+	"\x00", "\xff{", "\n", "{\x80}", "日本語", strings.Repeat("{", 1024), strings.Repeat("}", 1024),
+}
+
+// A cluster refuses a script whose keys are not all in one slot.
+func TestCluster(t *testing.T) {
+	addrs := cluster(t)
+	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs[:1], ContextTimeoutEnabled: true})
+	t.Cleanup(func() { c.Close() })
+	d := driveOn(t, c)
+
+	var grants []driver.Grant
+	var leases []driver.Lease
+	for _, key := range strangeKeys {
+		r := ask(key)
+		g := acquire(t, d, r)
+		grants, leases = append(grants, g), append(leases, g.Lease())
+		if info, err := d.Inspect(t.Context(), key); err != nil || len(info.Holders) != 1 || info.Holders[0].Token != token(g) {
+			t.Errorf("Inspect(%q): %+v, %v", key, info, err)
+		}
+		if err := d.Abandon(t.Context(), ask(key)); err != nil {
+			t.Errorf("Abandon(%q): %v", key, err)
+		}
+	}
+	for range 2 {
+		for i, err := range d.Renew(t.Context(), leases) {
+			if err != nil {
+				t.Errorf("Renew(%q): %v", strangeKeys[i], err)
+			}
+		}
+		err := c.ForEachMaster(t.Context(), func(ctx context.Context, c *redis.Client) error { return c.ScriptFlush(ctx).Err() })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	// Of each lock: itself, its counter, a tombstone; all in one slot.
+	slots, keys := make(map[string]map[int64]bool), 0
+	for _, addr := range addrs {
+		n := dial(t, addr)
+		for _, name := range do(t, n, "keys", "*").([]any) {
+			text := name.(string)
+			tag := text[:strings.Index(text, "}")]
+			if slots[tag] == nil {
+				slots[tag] = make(map[int64]bool)
+			}
+			slots[tag][do(t, n, "cluster", "keyslot", text).(int64)] = true
+			keys++
+		}
+	}
+	if len(slots) != len(strangeKeys) || keys != 3*len(strangeKeys) {
+		t.Errorf("%d keys in %d locks at the servers, want 3 in each of %d", keys, len(slots), len(strangeKeys))
+	}
+	for tag, in := range slots {
+		if len(in) != 1 {
+			t.Errorf("the keys of %q are in %d slots", tag, len(in))
+		}
+	}
+	for _, g := range grants {
+		release(t, g)
+	}
+}
+
+// A client that knows of no cluster, at one of its nodes.
+func TestOneNodeOfACluster(t *testing.T) {
+	addrs := cluster(t)
+	c := dial(t, addrs[0], func(o *redis.Options) { o.MaxRetries = 3 })
+	l := lockerOn(t, c, redislock.Config{Config: lock.Config{TTL: ttl}})
+
+	began := time.Now()
+	_, err := l.Acquire(t.Context(), "foo", lock.Wait(time.Minute)) // slot 12182
+	if err == nil || errors.Is(err, lock.ErrHeld) || !strings.Contains(err.Error(), "redis.ClusterClient") {
+		t.Errorf("Acquire: %v, want an error that names the remedy", err)
+	}
+	if d := time.Since(began); d > 5*time.Second {
+		t.Errorf("Acquire came back after %v, want at once", d)
+	}
+
+	// What the node has can be locked, and then must be renewed as well.
+	d := driveOn(t, c)
+	leases := []driver.Lease{
+		acquire(t, d, ask("bar")).Lease(), // slot 5061
+		acquire(t, d, ask("b")).Lease(),   // slot 3300
+	}
+	for range 2 {
+		for _, err := range d.Renew(t.Context(), leases) {
+			if err != nil {
+				t.Errorf("Renew of keys in two slots: %v", err)
+			}
+		}
+	}
+}

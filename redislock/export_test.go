@@ -1,0 +1,19 @@
+package redislock
+
+import (
+	"github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-go/holdfast/lock/driver"
+)
+
+// NewDriver is New without the engine.
+func NewDriver(client redis.UniversalClient, cfg Config) (driver.Driver, error) {
+	cfg, err := cfg.resolve()
+	if err != nil {
+		return nil, err
+	}
+	return newBackend(client, cfg)
+}
+
+// Open is what is registered, for a Config that a URL cannot give.
+var Open = open

@@ -1,0 +1,114 @@
+package redislock
+
+import (
+	"context"
+	"crypto/sha1"
+	_ "embed" // the scripts
+	"encoding/hex"
+
+	"github.com/redis/go-redis/v9"
+)
+
+//go:embed acquire.lua
+var acquireSource string
+
+//go:embed renew.lua
+var renewSource string
+
+//go:embed release.lua
+var releaseSource string
+
+//go:embed inspect.lua
+var inspectSource string
+
+var (
+	acquireScript = newScript(acquireSource)
+	renewScript   = newScript(renewSource)
+	releaseScript = newScript(releaseSource)
+	inspectScript = newScript(inspectSource)
+)
+
+// script is run by its hash. A server that does not know it, for it was restarted or
+// its scripts were flushed, says so without having done anything, and is sent the
+// source. It is redis.Script with commands that are sent once.
+type script struct{ source, hash string }
+
+func newScript(source string) script {
+	sum := sha1.Sum([]byte(source))
+	return script{source, hex.EncodeToString(sum[:])}
+}
+
+// call is one run of a script, and what came of it.
+type call struct {
+	keys  []string
+	args  []any
+	reply any
+	err   error
+}
+
+// run makes one call.
+func (s script) run(ctx context.Context, client redis.UniversalClient, c *call) {
+	send := func(command, code string) {
+		cmd := newOnce(ctx, command, code, c)
+		_ = client.Process(ctx, cmd) // the error is the command's, too
+		c.reply, c.err = cmd.Result()
+	}
+	if send("evalsha", s.hash); unknownScript(c.err) {
+		send("eval", s.source)
+	}
+}
+
+// runAll makes all calls in one round trip. They go through a pipeline even if there
+// is one only: go-redis has a pool of connections for pipelines, so that a crowd that
+// acquires does not keep the renewals waiting.
+func (s script) runAll(ctx context.Context, client redis.UniversalClient, calls []*call) {
+	send := func(command, code string, calls []*call) {
+		pipe := client.Pipeline()
+		cmds := make([]once, len(calls))
+		for i, c := range calls {
+			cmds[i] = newOnce(ctx, command, code, c)
+			_ = pipe.Process(ctx, cmds[i]) // only queues it
+		}
+		_, err := pipe.Exec(ctx)
+		for i, c := range calls {
+			c.reply, c.err = cmds[i].Result()
+			// If the server refuses the connection (the password was changed), go-redis
+			// leaves the commands with neither an error nor a reply.
+			if c.reply == nil && c.err == nil {
+				c.err = err
+			}
+		}
+	}
+	send("evalsha", s.hash, calls)
+	var again []*call
+	for _, c := range calls {
+		if unknownScript(c.err) {
+			again = append(again, c)
+		}
+	}
+	if len(again) > 0 {
+		send("eval", s.source, again)
+	}
+}
+
+func unknownScript(err error) bool { return redis.HasErrorPrefix(err, "NOSCRIPT") }
+
+// once is a command that a client does not send again by itself, whatever its
+// MaxRetries. Of two copies of a request the second could be told "held" while the
+// first, on a connection that seemed dead, is yet to come and take the lock. Sent once,
+// a request that was answered is over, and the answer is the truth about it.
+type once struct{ *redis.Cmd }
+
+// NoRetry is what go-redis asks a command.
+func (once) NoRetry() bool { return true }
+
+func newOnce(ctx context.Context, command, code string, c *call) once {
+	args := make([]any, 0, 3+len(c.keys)+len(c.args))
+	args = append(args, command, code, len(c.keys))
+	for _, key := range c.keys {
+		args = append(args, key)
+	}
+	cmd := redis.NewCmd(ctx, append(args, c.args...)...)
+	cmd.SetFirstKeyPos(3) // for the slot
+	return once{cmd}
+}

@@ -46,21 +46,21 @@ var mutants = []mutant{
 		{clientFile, "return other.id == h.id", "return true"},
 	}},
 	{"DeadlineFromReply", ownLeases, []string{"DeadlineFromSending"}, []edit{
-		{renewFile, "l.prove(f.sent)", "l.prove(now)"},
+		{renewFile, "e.extend(l, f.sent, now)", "e.extend(l, now, now)"},
 	}},
 	{"FirstDeadlineFromReply", ownLeases, []string{"DeadlineFromSending"}, []edit{
 		{clientFile, "return g, c.acquire(ctx, r, g, nil)", "err := c.acquire(ctx, r, g, nil); g.proved = driver.Now(); return g, err"},
 	}},
 	{"DeadlineTwiceAsFarAfterRenewal", sessions, []string{"ValidNeverExceedsTTL", "LostWithinTTL"}, []edit{
-		{renewFile, "l.prove(f.sent)", "l.prove(f.sent); l.deadline = f.sent.Add(2 * safe(l.term))"},
+		{renewFile, "if e.extend(l, f.sent, now); l.renewable() {", "if e.extend(l, f.sent, now); l.renewable() {\n\t\tl.deadline = f.sent.Add(2 * safe(l.term))"},
 	}},
 	{"RenewalAfterRelease", ownLeases, []string{"ReleaseStopsRenewal"}, []edit{
 		{leaseFile, "return !l.ended && !l.resting", "return !l.ended"},
-		{handleFile, "if l := h.lease; !l.shared && !l.ended {", "if l := h.lease; false {"},
+		{handleFile, "case !l.shared: // nothing is left to renew\n\t\tl.ended = true\n\t\te.alarms.unset(l)\n\t\tdelete(e.leases, l.Lease)\n", "case !l.shared:\n"},
 		{serverFile, "if h != nil && s.find(h.key, h.id) == nil {", "if e := s.entry(h.key); len(e.holds) == 0 { s.grant(e, h) } else if e.holds[0].id != h.id {"},
 	}},
 	{"LossRevivedByLateRenewal", sessions, []string{"MarginSurvivesHeal"}, []edit{
-		{renewFile, "l.prove(f.sent)", "l.prove(f.sent); for h := l.handles; h != nil; h = h.next { if h.state == lost { h.state, h.lostCh = held, nil } }"},
+		{renewFile, "if e.extend(l, f.sent, now); l.renewable() {", "if e.extend(l, f.sent, now); l.renewable() {\n\t\tfor h := l.handles; h != nil; h = h.next { if h.state == lost { h.state, h.lostCh = held, nil } }"},
 	}},
 	{"ConstantToken", sessions, []string{"TokensGrow", "TokensGrowOverLoss"}, []edit{
 		{serverFile, "s.token++", "s.token = 7"},
@@ -75,13 +75,13 @@ var mutants = []mutant{
 		{handleFile, "h.state = released", "h.state = released; if h.lostCh != nil { close(h.lostCh) }"},
 	}},
 	{"FreedBetweenLostAndRelease", ownLeases, []string{"WindingDownIsAlone"}, []edit{
-		{handleFile, "e.post(background, lock.Event{Kind: lock.LostLock,", "h.startRelease(now); e.post(background, lock.Event{Kind: lock.LostLock,"},
+		{handleFile, "e.post(background, lock.Event{Kind: lock.LostLock,", "h.startRelease(now, e.settle); e.post(background, lock.Event{Kind: lock.LostLock,"},
 	}},
 	{"UnknownOutcomeLeftBehind", ownLeases, []string{"UnknownAcquireLeavesNothing", "WaitSurvivesLostReply"}, []edit{
-		{attemptFile, "attempt: func(ctx context.Context) error { return e.d.Abandon(ctx, req) },", "attempt: func(context.Context) error { return nil },"},
+		{attemptFile, "return e.d.Abandon(ctx, &req.Request)", "return nil"},
 	}},
 	{"GhostOnSharedSession", sessions, []string{"UnknownAcquireLeavesNothing", "AbandonedAcquireLeavesNothing"}, []edit{
-		{attemptFile, "attempt: func(ctx context.Context) error { return e.d.Abandon(ctx, req) },", "attempt: func(context.Context) error { return nil },"},
+		{attemptFile, "return e.d.Abandon(ctx, &req.Request)", "return nil"},
 	}},
 	{"TwoHoldersInsideOneLocker", sessions, []string{"ExclusionInOneLocker"}, []edit{
 		{gateFile, "return g.inside == 0 ||", "return true || g.inside == 0 ||"},
@@ -89,7 +89,7 @@ var mutants = []mutant{
 		{serverFile, "free := len(e.holds) == 0\n", "free := len(e.holds) == 0 || e.holds[0].lease == h.lease\n"},
 	}},
 	{"SecondReleaseFails", sessions, []string{"ReleaseAgain"}, []edit{
-		{handleFile, "	h.startRelease(now)\n	s, wait", "	if h.release != nil { defer func() { err = lock.ErrReleased }() }\n	h.startRelease(now)\n	s, wait"},
+		{handleFile, "	h.startRelease(now, e.settleNow)\n", "	if h.release != nil { defer func() { err = lock.ErrReleased }() }\n	h.startRelease(now, e.settleNow)\n"},
 		{handleFile, "Release(ctx context.Context) error {\n\te := h.e", "Release(ctx context.Context) (err error) {\n\te := h.e"},
 	}},
 	{"CloseHangsWhenMute", sessions, []string{"CloseWhenMute"}, []edit{
@@ -130,7 +130,7 @@ var mutants = []mutant{
 		{clientFile, "	case <-ctx.Done():\n		return ctx.Err()\n	}\n}\n\nfunc (c *client) serve", "	}\n}\n\nfunc (c *client) serve"},
 	}},
 	{"WaiterStaysInQueue", sessions, []string{"WaitLeavesNothing"}, []edit{
-		{attemptFile, "attempt: func(ctx context.Context) error { return e.d.Abandon(ctx, req) },", "attempt: func(context.Context) error { return nil },"},
+		{attemptFile, "return e.d.Abandon(ctx, &req.Request)", "return nil"},
 	}},
 	{"LastComeFirstServed", sessions, []string{"FIFO"}, []edit{
 		{serverFile, "		e.queue = append(e.queue, h)\n", "		e.queue = append([]*hold{h}, e.queue...)\n"},

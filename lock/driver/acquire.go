@@ -29,8 +29,6 @@ type acquisition struct {
 	seen      error // what ended the last look at the key: nil (none yet), ErrHeld, or why it could not be asked
 }
 
-var errWaitOver = errors.New("the wait is over")
-
 func (e *engine) acquire(ctx context.Context, key string, try bool, opts []lock.Option) (lock.Handle, error) {
 	a := &acquisition{e: e, ctx: ctx, key: key, try: try, began: Now()}
 	h, err := a.run(opts)
@@ -66,13 +64,14 @@ func (a *acquisition) run(opts []lock.Option) (*handle, error) {
 	pass, err := a.e.gates.enter(ctx, a.key, a.set.Mode, a.noWait(), a.busy)
 	if err != nil {
 		a.see(err)
-		return nil, a.ended(ctx)
+		return nil, a.ended()
 	}
 	a.enter(pass)
 	h, err := a.ask(ctx)
 	a.finish()
 	if err != nil {
-		a.e.gates.leave(a.pass)
+		a.e.gates.setTaken(pass, false) // what is still to be settled does not know
+		a.e.gates.leave(pass)
 		return nil, err
 	}
 	return h, nil
@@ -118,31 +117,31 @@ func (a *acquisition) check(opts []lock.Option) (err error) {
 func (a *acquisition) noWait() bool { return a.try || a.set.Wait == 0 }
 
 // bound returns the context of the wait: it ends with the caller's and with the wait's
-// limit. That the engine is closed is looked at beside it, as every acquisition would
+// limit; without a deadline, a single attempt has one. That the engine is closed is looked at beside it, as every acquisition would
 // otherwise hang on one context of the engine's.
 func (a *acquisition) bound() (context.Context, context.CancelFunc) {
 	switch {
 	case a.noWait():
-		return context.WithTimeoutCause(a.ctx, callLimit, errLimit)
+		return withLimit(a.ctx)
 	case a.set.Wait == lock.NoLimit:
 		return context.WithCancel(a.ctx)
 	default:
-		return context.WithTimeoutCause(a.ctx, a.set.Wait, errWaitOver)
+		return context.WithTimeout(a.ctx, a.set.Wait)
 	}
 }
 
-// ended says why ctx ended the wait, and what was last seen of the key.
-func (a *acquisition) ended(ctx context.Context) error {
+// ended says why the wait is over, and what was last seen of the key.
+func (a *acquisition) ended() error {
 	a.mu.Lock()
 	seen := a.seen
 	a.mu.Unlock()
 	if seen == nil {
 		seen = unavailable(errLimit)
 	}
-	switch cause := context.Cause(ctx); {
+	switch {
 	case a.e.closing.Err() != nil:
 		return lock.ErrClosed
-	case a.ctx.Err() != nil && !errors.Is(cause, errWaitOver) && !errors.Is(cause, errLimit):
+	case ended(a.ctx):
 		return fmt.Errorf("%w: %w", ctxError(a.ctx), seen)
 	default:
 		return seen
@@ -187,21 +186,19 @@ func (a *acquisition) busy() {
 func (a *acquisition) ask(ctx context.Context) (*handle, error) {
 	req := a.newRequest()
 	for n := 0; ; n++ {
-		res, ok := a.call(ctx, req)
-		if !ok {
-			return nil, a.ended(ctx)
-		}
-		err := res.err
+		h, err := a.once(ctx, req)
 		if err == nil {
-			h, unfit := a.adopt(ctx, req, res.grant)
-			if unfit == nil {
-				return h, nil
-			}
-			err = unfit
-			req = a.newRequest() // the grant is being given back
+			return h, nil
 		}
-		switch classify(err) {
+		kind := classify(err)
+		if req.slices > 0 && (kind == outcomeRefused || kind == outcomePermanent) {
+			a.abandon(req) // this call did nothing, but one before it may have
+		}
+		switch kind {
+		case outcomeOver:
+			return nil, a.ended()
 		case outcomeAgain:
+			req.slices++
 			n = -1
 			continue
 		case outcomePermanent:
@@ -211,29 +208,37 @@ func (a *acquisition) ask(ctx context.Context) (*handle, error) {
 			if a.noWait() {
 				return nil, lock.ErrHeld
 			}
+			req.slices = 0
 		case outcomeRefused:
 			a.see(unavailable(err))
-			if ended(ctx) {
-				return nil, a.ended(ctx)
-			}
 			if a.noWait() {
-				return nil, unavailable(err)
+				return nil, a.ended()
 			}
+			req = a.newRequest() // the next one may be on another lease
 		case outcomeUnknown:
 			a.see(unavailable(err))
+			s := a.abandon(req)
 			if a.noWait() {
-				a.abandon(req)
-				return nil, unavailable(err)
+				return nil, a.ended()
 			}
-			if !a.abandonAndWait(ctx, req) {
-				return nil, a.ended(ctx)
+			if !a.await(ctx, s) {
+				return nil, a.ended()
 			}
 			req = a.newRequest()
 		}
 		if !a.sleep(ctx, backoff(n, a.e.cfg.TTL)) {
-			return nil, a.ended(ctx)
+			return nil, a.ended()
 		}
 	}
+}
+
+// once makes one attempt, up to the handle.
+func (a *acquisition) once(ctx context.Context, req *request) (*handle, error) {
+	grant, err := a.call(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return a.adopt(ctx, req, grant)
 }
 
 // backoff is how long to wait before the n-th next try at a server without a queue.

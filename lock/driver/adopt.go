@@ -8,11 +8,11 @@ import (
 	"github.com/holdfast-go/holdfast/lock"
 )
 
-var errStale = errors.New("the grant took longer than half of its lease to arrive, and could not be renewed")
+var errStale = errors.New("the grant came too late to rely on")
 
 // adopt makes a handle of a grant. If that cannot be done the grant is given back,
 // and the error says why, as one of Driver.Acquire would.
-func (a *acquisition) adopt(ctx context.Context, req *Request, g Grant) (*handle, error) {
+func (a *acquisition) adopt(ctx context.Context, req *request, g Grant) (*handle, error) {
 	e := a.e
 	e.mu.Lock()
 	defer e.unlock()
@@ -30,51 +30,62 @@ func (a *acquisition) adopt(ctx context.Context, req *Request, g Grant) (*handle
 		l.ended = true
 		delete(e.leases, l.Lease)
 	}
-	e.settle(&settlement{attempt: g.Release, gaveUp: e.endAll}, Now())
+	e.settle(a.returning(g), Now())
 	return nil, err
 }
 
-// fit checks that a grant can still be relied on when it is returned, and renews it
-// first if half of its term is over: it may have been granted long ago, or its
-// answer may have been long on the way. It unlocks the engine for that.
+// fit checks that a grant can still be relied on when it is returned, and renews its
+// lease first if too little is left of it: the grant may be old, or its answer may have
+// been long on the way. It unlocks the engine for that.
 func (a *acquisition) fit(ctx context.Context, at *attempt, l *lease, g Grant) error {
 	e := a.e
+	e.extend(l, g.Proved(), Now())
 	for renewed := false; ; renewed = true {
-		now := Now()
 		switch {
 		case e.isClosed:
 			return Refused(lock.ErrClosed)
 		case at.gone != nil:
-			return Refused(at.gone)
-		case l.ended:
-			return Refused(errors.New("the lease ended while the grant was on the way"))
-		case a.set.Margin >= l.Term()/2:
-			return fmt.Errorf("%w: margin %v is not below half of the lease of %v that the server granted",
-				lock.ErrInvalid, a.set.Margin, l.Term())
-		}
-		if proved := min(g.Proved(), now); l.deadline == never || now < l.deadline {
-			l.prove(proved)
-		}
-		if l.deadline.Sub(now) >= l.term/2 {
+			return Refused(fmt.Errorf("%w: %v", errStale, at.gone)) //nolint:errorlint // what the server said of it must not match ErrLost
+		case l.ended || l.resting && l.shared:
+			return Refused(errStale)
+		case a.set.Margin >= l.term/2:
+			return Permanent(fmt.Errorf("%w: margin %v is not below half of the lease of %v that the server granted",
+				lock.ErrInvalid, a.set.Margin, l.term))
+		case l.deadline.Sub(Now()) >= max(l.term/2, a.set.Margin+l.term/4):
 			return nil
-		}
-		if renewed {
+		case renewed:
 			return Refused(errStale)
 		}
 		if err := a.renewFirst(ctx, l); err != nil {
-			return Refused(err)
+			return Refused(fmt.Errorf("%w: %v", errStale, err)) //nolint:errorlint // as above
 		}
 	}
 }
 
-// renewFirst renews a lease for a grant that is about to be returned.
+// renewFirst renews a lease for a grant that is about to be returned. Of several grants
+// on one lease, one renews and the others wait for it.
 func (a *acquisition) renewFirst(ctx context.Context, l *lease) error {
 	e := a.e
-	limit := attemptLimit(l.term)
+	ctx, cancel := context.WithTimeoutCause(ctx, attemptLimit(l.term), errLimit)
+	defer cancel()
+	if first := l.first; first != nil {
+		e.mu.Unlock()
+		defer e.mu.Lock()
+		select {
+		case <-first:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	l.first = make(chan struct{})
+	defer func() {
+		close(l.first)
+		l.first = nil
+	}()
+
 	e.mu.Unlock()
 	sent := Now()
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, errLimit)
-	defer cancel()
 	answers := make(chan error, 1)
 	go func() {
 		errs := e.d.Renew(ctx, []Lease{l.Lease})
@@ -90,26 +101,16 @@ func (a *acquisition) renewFirst(ctx context.Context, l *lease) error {
 		err = context.Cause(ctx)
 	}
 	e.mu.Lock()
-	now := Now()
-	switch {
-	case l.ended:
-		return nil // fit says so
+	switch now := Now(); {
+	case err == nil:
+		e.extend(l, sent, now)
 	case errors.Is(err, lock.ErrLost):
 		e.loseLease(l, now, true, err)
-		return err
-	case err != nil:
-		return err
-	case l.shared && now >= l.deadline:
-		e.endLease(l, now, errDeadline)
-		return nil
 	}
-	// Nobody has relied yet on a lease of its own: it may be counted from here even
-	// if its first deadline is over.
-	l.prove(sent)
-	return nil
+	return err
 }
 
-func (a *acquisition) handle(req *Request, l *lease, g Grant) *handle {
+func (a *acquisition) handle(req *request, l *lease, g Grant) *handle {
 	e, now := a.e, Now()
 	h := &handle{e: e, key: a.key, id: req.ID, grant: g, margin: a.set.Margin, pass: a.pass}
 	if h.token, h.hasToken = g.Token(); h.hasToken {

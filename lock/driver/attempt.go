@@ -4,19 +4,23 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-
-	"github.com/holdfast-go/holdfast/lock"
 )
 
+// request is one identity at the server, and what the engine knows of it.
+type request struct {
+	Request
+	slices int // calls that were answered by ErrAgain since the server last said that nothing is left
+}
+
 // attempt is one call of Driver.Acquire under way. The caller can leave it behind;
-// then whatever it brings is given back.
+// then whatever it brings is given back. The fields are guarded by engine.mu.
 type attempt struct {
-	req     *Request
-	cancel  context.CancelFunc // Close calls it
+	a       *acquisition
+	req     *request
 	results chan result
-	left    bool        // the caller went away; guarded by engine.mu, like what follows
+	left    bool
 	gone    error       // the server said that the grant is gone before it was returned
-	abandon *settlement // waits for the driver to return
+	abandon *settlement // when left: waits for the driver to return
 }
 
 type result struct {
@@ -24,34 +28,26 @@ type result struct {
 	err   error
 }
 
-func (a *acquisition) newRequest() *Request {
+func (a *acquisition) newRequest() *request {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails
-	return &Request{
+	return &request{Request: Request{
 		Key: a.key, ID: hex.EncodeToString(id[:]), Owner: a.e.cfg.Owner, TTL: a.e.cfg.TTL,
 		Mode: a.set.Mode, Wait: !a.noWait(), Busy: a.busy,
-	}
+	}}
 }
 
 // call makes one call of Driver.Acquire where the caller can leave it: an SDK may
-// not notice that its context has ended. false: ctx ended the call, and what it may
-// have done or may still do is being settled.
-func (a *acquisition) call(ctx context.Context, req *Request) (result, bool) {
+// not notice that its context has ended. If the wait ends first, the error is errOver,
+// and what was done or may still be done is being settled.
+func (a *acquisition) call(ctx context.Context, req *request) (Grant, error) {
 	e := a.e
-	if ctx.Err() != nil {
-		return result{}, false
+	at := &attempt{a: a, req: req, results: make(chan result, 1)}
+	if !e.begin(ctx, at) {
+		return nil, errOver
 	}
-	at := &attempt{req: req, cancel: a.cancel, results: make(chan result, 1)}
-	e.mu.Lock()
-	if e.isClosed {
-		e.mu.Unlock()
-		return result{err: Permanent(lock.ErrClosed)}, true
-	}
-	e.pending[req.ID] = at
-	e.mu.Unlock()
-
 	go func() {
-		grant, err := e.d.Acquire(ctx, req)
+		grant, err := e.d.Acquire(ctx, &req.Request)
 		e.mu.Lock()
 		defer e.unlock()
 		if at.left {
@@ -60,7 +56,6 @@ func (a *acquisition) call(ctx context.Context, req *Request) (result, bool) {
 		}
 		at.results <- result{grant, err}
 	}()
-
 	select {
 	case res := <-at.results:
 		return a.take(ctx, at, res)
@@ -74,47 +69,70 @@ func (a *acquisition) call(ctx context.Context, req *Request) (result, bool) {
 	default:
 	}
 	defer e.unlock()
-	// The driver usually returns now that ctx has ended. One that does not is not
-	// waited for: what it is doing is abandoned while it does it.
+	e.leave(at)
+	return nil, errOver
+}
+
+// begin notes that at is under way. false: the wait is over already, and what earlier
+// slices of it may have left is being settled.
+func (e *engine) begin(ctx context.Context, at *attempt) bool {
+	e.mu.Lock()
+	defer e.unlock()
+	if ctx.Err() != nil || e.isClosed {
+		if at.req.slices > 0 {
+			e.settleNow(at.a.abandonment(at.req), Now())
+		}
+		return false
+	}
+	e.pending[at.req.ID] = at
+	return true
+}
+
+// leave leaves at behind. The driver usually returns now that its context has ended.
+// One that does not is not waited for: what it is doing is abandoned while it does it.
+func (e *engine) leave(at *attempt) {
 	at.left = true
-	at.abandon = e.abandonment(req)
-	e.settleLater(at.abandon, Now(), e.tryLimit())
-	return result{}, false
+	at.abandon = at.a.abandonment(at.req)
+	after := e.tryLimit()
+	if e.isClosed {
+		after = 0
+	}
+	e.settleLater(at.abandon, Now(), after)
 }
 
 // take accepts the answer of an attempt. An unknown outcome after the end of ctx is
 // the end of the wait, and settled in the background.
-func (a *acquisition) take(ctx context.Context, at *attempt, res result) (result, bool) {
+func (a *acquisition) take(ctx context.Context, at *attempt, res result) (Grant, error) {
 	if res.err == nil {
-		return res, true // pending until it is adopted
+		return res.grant, nil // pending until it is adopted
 	}
 	over := !leavesNothing(res.err) && ended(ctx)
 	e := a.e
 	e.mu.Lock()
 	defer e.unlock()
 	if over {
-		e.settle(e.abandonment(at.req), Now())
-		e.unpend(at)
-		return result{}, false
+		e.settleNow(a.abandonment(at.req), Now())
 	}
 	e.unpend(at)
-	return res, true
+	if over {
+		return nil, errOver
+	}
+	return nil, res.err
 }
 
 // landLate takes what an attempt brings whose caller has gone.
 func (e *engine) landLate(at *attempt, res result) {
 	now := Now()
-	e.unpend(at)
 	switch {
 	case res.err == nil:
+		e.settle(at.a.returning(res.grant), now)
 		e.drop(at.abandon, now)
-		e.settle(&settlement{attempt: res.grant.Release, gaveUp: e.endAll}, now)
-	case leavesNothing(res.err):
+	case leavesNothing(res.err) && at.req.slices == 0:
 		e.drop(at.abandon, now)
 	default:
 		e.enqueueTry(at.abandon)
 	}
-	e.checkIdle()
+	e.unpend(at)
 }
 
 func leavesNothing(err error) bool {
@@ -127,23 +145,22 @@ func (e *engine) unpend(at *attempt) {
 	e.checkIdle()
 }
 
-// abandon has it made sure, in the background, that nothing is left of an attempt
-// whose outcome is unknown.
-func (a *acquisition) abandon(req *Request) *settlement {
+// abandon has it made sure, in the background, that nothing is left of a request.
+func (a *acquisition) abandon(req *request) *settlement {
 	e := a.e
-	s := e.abandonment(req)
+	s := a.abandonment(req)
 	e.mu.Lock()
 	defer e.unlock()
 	e.settleNow(s, Now())
 	return s
 }
 
-// abandonAndWait does so before the next attempt, which would find the key taken by
-// the last one. false: ctx ended first. After two TTLs it is given up: then the next
-// attempt cannot find more than a key that is taken.
-func (a *acquisition) abandonAndWait(ctx context.Context, req *Request) bool {
+// await waits for s: the next attempt would find the key taken by the last one. false:
+// the wait ended first. After two TTLs s is given up; then the next attempt cannot find
+// more than a key that is taken.
+func (a *acquisition) await(ctx context.Context, s *settlement) bool {
 	select {
-	case <-a.abandon(req).done:
+	case <-s.done:
 		return true
 	case <-ctx.Done():
 	case <-a.e.closing.Done():
@@ -151,19 +168,43 @@ func (a *acquisition) abandonAndWait(ctx context.Context, req *Request) bool {
 	return false
 }
 
-func (e *engine) abandonment(req *Request) *settlement {
-	return &settlement{
-		attempt: func(ctx context.Context) error { return e.d.Abandon(ctx, req) },
-		gaveUp:  e.endAll,
-	}
+// abandonment settles what there may be of a request at the server. If that cannot be
+// done, any of the shared leases there are may carry it, and would keep it alive.
+func (a *acquisition) abandonment(req *request) *settlement {
+	e := a.e
+	return a.owing(&settlement{
+		attempt: func(ctx context.Context) error { return e.d.Abandon(ctx, &req.Request) },
+		gaveUp: func(now Stamp, _ error) {
+			for _, l := range e.leases {
+				e.giveUpLease(l, now, errGhost)
+			}
+		},
+	})
 }
 
-// endAll ends every shared lease: one of them may carry what could not be abandoned,
-// and would keep it alive for ever.
-func (e *engine) endAll(now Stamp, _ error) {
-	for _, l := range e.leases {
-		if l.shared {
-			e.endLease(l, now, errGhost)
-		}
+// returning gives a grant back that nobody will hold.
+func (a *acquisition) returning(g Grant) *settlement {
+	e := a.e
+	return a.owing(&settlement{
+		attempt: g.Release,
+		gaveUp: func(now Stamp, _ error) {
+			if l := e.leases[g.Lease()]; l != nil {
+				e.giveUpLease(l, now, errGhost)
+			}
+		},
+	})
+}
+
+// owing keeps the gate shut until s is over: a server that knows only sessions would
+// let the next one of this process in beside what is still there.
+func (a *acquisition) owing(s *settlement) *settlement {
+	e := a.e
+	e.gates.use(a.pass)
+	gaveUp := s.gaveUp
+	s.settled = func(Stamp, error) { e.gates.leave(a.pass) }
+	s.gaveUp = func(now Stamp, err error) {
+		gaveUp(now, err)
+		e.gates.leave(a.pass)
 	}
+	return s
 }

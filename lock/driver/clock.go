@@ -1,6 +1,9 @@
 package driver
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Stamp is a moment on a clock that counts the time in which the machine is
 // suspended, in nanoseconds. Only differences between Stamps of one process mean
@@ -16,14 +19,24 @@ var base = time.Now()
 // however often the SDK sends the request again.
 func Now() Stamp {
 	t := time.Now()
-	if t == t.Round(0) { // no monotonic reading: the clock is the bubble's
+	if inBubble(t) {
 		return Stamp(t.Sub(base))
 	}
 	return now(t)
 }
 
-// Add returns the moment d after s.
-func (s Stamp) Add(d time.Duration) Stamp { return s + Stamp(d) }
+// inBubble says whether t is of a clock of testing/synctest: it has no monotonic
+// reading then.
+func inBubble(t time.Time) bool { return t == t.Round(0) }
+
+// Add returns the moment d after s, or the last one there is.
+func (s Stamp) Add(d time.Duration) Stamp {
+	sum := s + Stamp(d)
+	if d > 0 && sum < s {
+		return math.MaxInt64
+	}
+	return sum
+}
 
 // Sub returns how long s is after u.
 func (s Stamp) Sub(u Stamp) time.Duration { return time.Duration(s - u) }

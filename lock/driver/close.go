@@ -19,8 +19,8 @@ func (e *engine) Close() error {
 		return nil
 	}
 	e.isClosed = true
-	e.mu.Unlock()
 	e.end()
+	e.mu.Unlock()
 
 	limit := time.NewTimer(closeLimit)
 	defer limit.Stop()
@@ -30,7 +30,11 @@ func (e *engine) Close() error {
 	case <-time.After(closeLimit * 2 / 3):
 	}
 	e.die()
-	<-e.stopped
+	select {
+	case <-e.stopped:
+	case <-limit.C: // the keeper is in an observer that blocks, or that called Close
+		limit.Reset(0)
+	}
 	e.giveUpAll()
 
 	ctx, cancel := context.WithTimeout(context.Background(), closeLimit/4)
@@ -53,7 +57,7 @@ func (e *engine) closeAll() <-chan struct{} {
 	defer e.unlock()
 	now := Now()
 	for _, at := range e.pending {
-		at.cancel()
+		at.a.cancel()
 	}
 	for _, l := range e.leases {
 		if l.shared {
@@ -62,7 +66,7 @@ func (e *engine) closeAll() <-chan struct{} {
 	}
 	for _, h := range e.held {
 		h.lose(e, now, lock.ErrClosed)
-		h.startRelease(now)
+		h.startRelease(now, e.settle)
 	}
 	e.hastenAll()
 	idle := make(chan struct{})

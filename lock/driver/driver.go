@@ -74,7 +74,8 @@ type Request struct {
 	Busy  func() // call it, any number of times, when the server says that the key is taken
 }
 
-// Lease is what the server keeps alive. Grants that live and die together (an
+// Lease is what the server keeps alive. Term is called with the engine locked: it must
+// neither block nor call the Host. Grants that live and die together (an
 // etcd lease, a ZooKeeper or PostgreSQL session) share one; a Redis lock has its
 // own. A Lease is compared by identity: implement it on a pointer.
 type Lease interface {
@@ -84,14 +85,15 @@ type Lease interface {
 	Term() time.Duration
 
 	// End gives the whole lease up, with every grant and every waiter on it:
-	// calls of Acquire that wait on it return, with an error marked by [Refused].
-	// From the moment End is called the driver grants nothing on it any more. The
+	// calls of Acquire that wait on it return, with an error marked by [Refused],
+	// for what they left at the server ends with the lease. From the moment End is called the driver grants nothing on it any more. The
 	// engine calls it for leases announced by [Host.Keep] that passed their
 	// deadline, and for leases that may carry what could not be abandoned.
 	End(ctx context.Context) error
 }
 
-// Grant is one lock held at the server.
+// Grant is one lock held at the server. Its methods but Release are called with the
+// engine locked: they must neither block nor call the Host.
 type Grant interface {
 	Token() (lock.Token, bool)
 	Lease() Lease
@@ -106,8 +108,8 @@ type Grant interface {
 // Host is the engine as a driver sees it. Its methods do not block; call them
 // holding no lock.
 type Host interface {
-	// Keep announces a shared lease, before the first grant on it is returned: it
-	// is renewed from now on, with or without grants, until it ends.
+	// Keep announces a shared lease, before anybody can be granted anything on it:
+	// it is renewed from now on, with or without grants, until it ends.
 	Keep(l Lease, proved Stamp)
 	// LeaseLost says that the server told that the lease is gone: all its grants
 	// are lost.

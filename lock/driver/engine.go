@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -114,7 +115,7 @@ func (e *engine) inspect(ctx context.Context, key string) (lock.Info, error) {
 	if ctx.Err() != nil {
 		return lock.Info{}, ctxError(ctx)
 	}
-	bounded, cancel := context.WithTimeoutCause(ctx, callLimit, errLimit)
+	bounded, cancel := withLimit(ctx)
 	defer cancel()
 	stop := context.AfterFunc(e.closing, cancel)
 	defer stop()
@@ -132,7 +133,7 @@ func (e *engine) inspect(ctx context.Context, key string) (lock.Info, error) {
 	select {
 	case a = <-answers:
 	case <-bounded.Done():
-		a.err = bounded.Err()
+		a.err = context.Cause(bounded)
 	}
 	switch {
 	case a.err == nil:
@@ -146,8 +147,11 @@ func (e *engine) inspect(ctx context.Context, key string) (lock.Info, error) {
 		return lock.Info{}, unavailable(a.err)
 	}
 	a.info.Key = key
+	a.info.Holders = slices.Clone(a.info.Holders)
 	for i := range a.info.Holders {
-		a.info.Holders[i].Token += e.cfg.TokenBase
+		if h := &a.info.Holders[i]; h.Token != 0 {
+			h.Token += e.cfg.TokenBase
+		}
 	}
 	return a.info, nil
 }
@@ -157,15 +161,24 @@ func (e *engine) Keep(l Lease, proved Stamp) {
 	e.mu.Lock()
 	defer e.unlock()
 	now := Now()
-	if e.leases[l] != nil { // ended already, or announced twice
+	rec := e.leases[l]
+	switch {
+	case rec == nil:
+		rec = e.record(l, true)
+	case rec.shared: // announced twice
 		return
+	case rec.ended: // lost before it was announced: End tells the driver so
+		rec.shared = true
+		e.settleNow(&settlement{attempt: l.End}, now)
+		return
+	default: // a grant on it was faster
+		rec.shared = true
 	}
-	rec := e.record(l, true)
 	if e.isClosed {
 		e.endLease(rec, now, lock.ErrClosed)
 		return
 	}
-	rec.prove(min(proved, now))
+	e.extend(rec, proved, now)
 	rec.plan(e, now)
 }
 
@@ -207,6 +220,14 @@ func (e *engine) Warn(err error) {
 }
 
 var errLimit = errors.New("no answer in time")
+
+// withLimit bounds a call whose context has no deadline.
+func withLimit(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, has := ctx.Deadline(); has {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, callLimit, errLimit)
+}
 
 // because puts what the engine knows before what the driver said.
 func because(what string, cause error) error {

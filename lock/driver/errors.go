@@ -18,11 +18,17 @@ const (
 	outcomeAgain
 	outcomeRefused
 	outcomePermanent
+	outcomeOver // the wait ended, and what was sent is being settled
 )
+
+// errOver is the engine's own: see outcomeOver.
+var errOver = errors.New("the wait is over")
 
 func classify(err error) outcome {
 	var m *marked
 	switch {
+	case err == errOver: //nolint:errorlint // identity: nobody else returns it
+		return outcomeOver
 	case errors.Is(err, lock.ErrHeld):
 		return outcomeHeld
 	case errors.Is(err, ErrAgain):
@@ -38,8 +44,7 @@ func classify(err error) outcome {
 
 func isPermanent(err error) bool {
 	var m *marked
-	return errors.As(err, &m) && m.permanent ||
-		errors.Is(err, lock.ErrInvalid) || errors.Is(err, errors.ErrUnsupported)
+	return errors.As(err, &m) && m.permanent
 }
 
 // unavailable says that the server could not be asked, and why.
@@ -56,8 +61,12 @@ func unavailable(err error) error {
 // ended says whether ctx is over. The timer of a connection with the same deadline may
 // be a moment ahead of the context's: what it reports then is the context's end.
 func ended(ctx context.Context) bool {
+	const moment = 5 * time.Millisecond // or the wall clock was stepped, and the context is right
 	if end, ok := ctx.Deadline(); ok && !time.Now().Before(end) {
-		<-ctx.Done()
+		select {
+		case <-ctx.Done():
+		case <-time.After(moment):
+		}
 	}
 	return ctx.Err() != nil
 }

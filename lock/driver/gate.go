@@ -30,10 +30,11 @@ type gate struct {
 	queue  []*entrant
 }
 
-// pass is the right to talk to the server about a key.
+// pass is the right to talk to the server about a key. An acquisition has it, then its
+// handle; and beside them whatever is still to be settled at the server.
 type pass struct {
-	gate  *gate
-	mode  lock.Mode
+	gate  *gate // nil once left by all
+	users int
 	taken bool
 }
 
@@ -61,7 +62,7 @@ func (gs *gates) enter(ctx context.Context, key string, mode lock.Mode, try bool
 		g.mode = mode
 		g.inside++
 		gs.mu.Unlock()
-		return &pass{gate: g, mode: mode}, nil
+		return &pass{gate: g, users: 1}, nil
 	}
 	taken := g.taken > 0
 	if try && taken {
@@ -92,7 +93,7 @@ func (gs *gates) wait(ctx context.Context, g *gate, en *entrant) (*pass, error) 
 	if en.refused {
 		return nil, lock.ErrHeld
 	}
-	return &pass{gate: g, mode: en.mode}, nil
+	return &pass{gate: g, users: 1}, nil
 }
 
 // giveUp takes en out of the queue. nil: it was decided at the same moment, and what was
@@ -141,12 +142,22 @@ func (gs *gates) setTaken(p *pass, taken bool) {
 	gs.admit(p.gate)
 }
 
-// leave gives p back and lets in whoever is next. It may be called again.
+// use adds a user to p, who leaves it, too.
+func (gs *gates) use(p *pass) {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	p.users++
+}
+
+// leave gives p back for one of its users. The last one lets in whoever is next.
 func (gs *gates) leave(p *pass) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
+	if p.users--; p.users > 0 {
+		return
+	}
 	g := p.gate
-	if g == nil {
+	if g == nil { // a grant that came when nobody reckoned with it any more
 		return
 	}
 	p.gate = nil

@@ -91,7 +91,7 @@ func (h *handle) Release(ctx context.Context) error {
 	e.mu.Lock()
 	now := Now()
 	h.judge(now)
-	h.startRelease(now)
+	h.startRelease(now, e.settleNow)
 	s, wait, wasLost := h.release, h.waitForRelease(), h.state == lost
 	e.unlock()
 
@@ -188,10 +188,14 @@ func (h *handle) forget(e *engine) {
 		h.limit = nil
 	}
 	h.unlink()
-	if l := h.lease; !l.shared && !l.ended {
+	switch l := h.lease; {
+	case l.ended || l.handles != nil:
+	case !l.shared: // nothing is left to renew
 		l.ended = true
 		e.alarms.unset(l)
 		delete(e.leases, l.Lease)
+	case l.resting:
+		e.endLease(l, Now(), errGhost)
 	}
 	e.gates.leave(h.pass)
 }
@@ -225,13 +229,13 @@ func (t *limit) ring(e *engine, now Stamp) {
 		t.h.lose(e, now, lock.ErrMaxHold)
 		return
 	}
-	t.h.startRelease(now)
+	t.h.startRelease(now, e.settle)
 }
 
-// startRelease begins to free h at the server, once. A lease of its own that was
+// startRelease begins to free h at the server, once, by the given way of settling. A lease of its own that was
 // lost by the deadline may live on at the server, where a renewal may have arrived
 // whose answer did not; so that is freed too, for others not to wait.
-func (h *handle) startRelease(now Stamp) {
+func (h *handle) startRelease(now Stamp, settle func(*settlement, Stamp)) {
 	if h.release != nil || h.gone {
 		return
 	}
@@ -266,14 +270,13 @@ func (h *handle) startRelease(now Stamp) {
 		},
 		gaveUp: func(now Stamp, err error) {
 			e.post(background, lock.Event{Kind: lock.Released, Key: h.key, Token: h.token, Took: now.Sub(h.release.began), Err: unavailable(err)})
-			// A ghost on a lease that is renewed would keep everybody out for ever.
-			if h.lease.shared {
-				e.endLease(h.lease, now, errGhost)
+			if h.lease.shared { // a ghost that is renewed would keep everybody out for ever
+				e.giveUpLease(h.lease, now, errGhost)
 			}
 			h.forget(e)
 		},
 	}
-	e.settleNow(h.release, now)
+	settle(h.release, now)
 }
 
 // waitForRelease says whether Release has an outcome to wait for: not after a loss

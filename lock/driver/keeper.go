@@ -8,8 +8,8 @@ func (e *engine) keep() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		if d, ok := e.serve(); ok {
-			timer.Reset(d)
+		if next, ok := e.serve(); ok {
+			timer.Reset(untilAlarm(next)) // from now: an observer may have taken its time
 		} else {
 			timer.Stop()
 		}
@@ -22,8 +22,8 @@ func (e *engine) keep() {
 	}
 }
 
-// serve rings what is due and returns how long to sleep; false: until woken.
-func (e *engine) serve() (time.Duration, bool) {
+// serve rings what is due and returns when the next alarm is; false: there is none.
+func (e *engine) serve() (Stamp, bool) {
 	e.mu.Lock()
 	defer e.unlock()
 	e.planned, e.sleeping = never, true // what is set meanwhile need not wake anybody
@@ -40,17 +40,19 @@ func (e *engine) serve() (time.Duration, bool) {
 		return 0, false
 	}
 	e.planned, e.sleeping = next, true
-	d := max(0, next.Sub(now))
-	if countsSuspend {
-		d = min(d, e.tick())
-	}
-	return d, true
+	return next, true
 }
 
 // tick bounds the keeper's sleep. Go's timers stand still while the machine is
 // suspended, and the leases do not: after a suspend they are looked at soon.
-func (e *engine) tick() time.Duration {
-	return min(max(e.cfg.TTL/15, 100*time.Millisecond), time.Second)
+const tick = 100 * time.Millisecond
+
+func untilAlarm(next Stamp) time.Duration {
+	d := max(0, next.Sub(Now()))
+	if countsSuspend && !inBubble(time.Now()) {
+		return min(d, tick)
+	}
+	return d
 }
 
 // set arms r, and wakes the keeper if it would sleep too long.

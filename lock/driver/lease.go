@@ -19,7 +19,7 @@ type lease struct {
 	Lease
 	shared   bool // announced by Keep: renewed without grants, and given up with End
 	ended    bool
-	resting  bool          // no renewal any more: its only grant is being released, or is lost
+	resting  bool          // no renewal any more: it is given up, or its only grant is released or lost
 	queued   bool          // in engine.due
 	warned   bool          // Jeopardy was told since the last proof
 	tries    int           // renewals that failed since the last proof
@@ -29,6 +29,7 @@ type lease struct {
 	deadline Stamp
 	renewAt  Stamp
 	flight   *flight       // the renewal under way
+	first    chan struct{} // closed when a renewal is over that acquisitions wait for
 	handles  *handle       // head of the list of grants that are not surely gone
 	margin   time.Duration // the greatest of the held handles, or more
 }
@@ -81,10 +82,10 @@ func retryAfter(term time.Duration, n int) time.Duration {
 }
 
 // attemptLimit is how long one renewal may take.
-func attemptLimit(term time.Duration) time.Duration { return term / 6 }
+func attemptLimit(term time.Duration) time.Duration { return min(term/6, 5*time.Second) }
 
 // renewable says whether the lease is to be renewed: a lease of a single grant only
-// while that grant is held.
+// while that grant is held, a shared one until it is given up.
 func (l *lease) renewable() bool { return !l.ended && !l.resting }
 
 // jeopardy is the moment halfway between the renewal and the loss. Without a
@@ -142,7 +143,27 @@ func (l *lease) ring(e *engine, now Stamp) {
 }
 
 // dueForRenewal says whether the lease's alarm is for its renewal.
-func (l *lease) dueForRenewal() bool { return !l.ended && l.at == l.renewAt && l.renewable() }
+func (l *lease) dueForRenewal() bool {
+	return l.renewable() && !l.queued && l.flight == nil && l.at == l.renewAt
+}
+
+// extend takes an answer that proves the lease as of sent, unless it comes too late:
+// nothing revives a lease whose deadline has passed, nor a handle whose margin has
+// begun. A late answer may even be wrong: a server may have said yes while it was
+// already letting go. Only a lease of its own that nobody has relied on yet may be
+// counted from here, although its first deadline is over.
+func (e *engine) extend(l *lease, sent, now Stamp) {
+	if l.ended {
+		return
+	}
+	relied := l.shared || l.handles != nil
+	if relied && l.deadline != never && now >= l.deadline {
+		e.endLease(l, now, errDeadline)
+		return
+	}
+	l.loseMargins(e, now)
+	l.prove(min(sent, now))
+}
 
 // loseMargins loses the handles whose Margin has begun.
 func (l *lease) loseMargins(e *engine, now Stamp) {
@@ -168,6 +189,24 @@ func (e *engine) endLease(l *lease, now Stamp, cause error) {
 	e.loseLease(l, now, false, cause)
 }
 
+// giveUpLease loses everything on a lease that the server may keep, as there may be
+// something on it that must not be kept. Holders that wind down are still alone: it is
+// ended when they have released, or at its deadline.
+func (e *engine) giveUpLease(l *lease, now Stamp, cause error) {
+	if l.ended || !l.shared {
+		return
+	}
+	l.resting = true
+	for h := l.handles; h != nil; h = h.next {
+		h.lose(e, now, cause)
+	}
+	if l.handles == nil {
+		e.endLease(l, now, cause)
+		return
+	}
+	l.plan(e, now)
+}
+
 // loseLease loses everything on a lease that is over; gone says that the server
 // said so. A shared lease is ended at the server, with all that is left on it, so
 // that the driver opens another when next asked. A lease of a single grant lapses by
@@ -178,6 +217,7 @@ func (e *engine) loseLease(l *lease, now Stamp, gone bool, cause error) {
 	}
 	l.ended = true
 	l.queued = false
+	delivered := l.handles != nil
 	for h := l.handles; h != nil; {
 		next := h.next
 		h.lose(e, now, cause)
@@ -185,10 +225,15 @@ func (e *engine) loseLease(l *lease, now Stamp, gone bool, cause error) {
 		h.forget(e)
 		h = next
 	}
-	e.set(l, now.Add(2*e.cfg.TTL))
-	if l.shared {
-		e.settle(&settlement{attempt: l.End}, now)
+	switch {
+	case l.shared:
+		e.settleNow(&settlement{attempt: l.End}, now)
+	case delivered: // its one grant is not on the way any more
+		e.alarms.unset(l)
+		delete(e.leases, l.Lease)
+		return
 	}
+	e.set(l, now.Add(2*e.cfg.TTL))
 }
 
 // event is one about the lease as a whole; it has a key if only one key is on it.

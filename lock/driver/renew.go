@@ -22,12 +22,12 @@ type flight struct {
 	alarm
 	leases []*lease
 	sent   Stamp
-	done   chan struct{} // closed when the driver has returned
+	done   chan struct{} // closed when the driver has returned, or is not waited for any more
 	late   bool          // it timed out
-	back   bool          // it returned
 }
 
-// wait waits until f has returned. A nil flight has.
+// wait waits until f has returned, or is not waited for any more: a driver that hangs
+// must not hold up a release, which a late renewal cannot undo. A nil flight is over.
 func (f *flight) wait(ctx context.Context) error {
 	if f == nil {
 		return nil
@@ -36,7 +36,7 @@ func (f *flight) wait(ctx context.Context) error {
 	case <-f.done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("a renewal is still under way: %w", ctx.Err())
+		return Refused(fmt.Errorf("a renewal is still under way: %w", ctx.Err()))
 	}
 }
 
@@ -120,7 +120,6 @@ func (e *engine) fly(f *flight, limit time.Duration) {
 	if len(errs) != len(leases) {
 		errs = wrongCount(len(leases), len(errs))
 	}
-	close(f.done)
 	e.mu.Lock()
 	defer e.unlock()
 	e.land(f, errs)
@@ -137,10 +136,8 @@ func wrongCount(asked, got int) []error {
 // ring gives the flight up: its leases are tried again, and what it brings later is
 // judged as any other answer, by the moment at which it was sent.
 func (f *flight) ring(e *engine, now Stamp) {
-	if f.back {
-		return
-	}
 	f.late = true
+	close(f.done)
 	e.flights--
 	e.stuck++
 	for _, l := range f.leases {
@@ -154,12 +151,12 @@ func (f *flight) ring(e *engine, now Stamp) {
 // land takes the driver's answers.
 func (e *engine) land(f *flight, errs []error) {
 	now := Now()
-	f.back = true
 	e.alarms.unset(f)
 	if f.late {
 		e.stuck--
 	} else {
 		e.flights--
+		close(f.done)
 	}
 	for i, l := range f.leases {
 		l.hung = 0
@@ -175,24 +172,11 @@ func (e *engine) land(f *flight, errs []error) {
 	e.startRenewals()
 }
 
-// renewed extends the lease, unless its deadline has passed: nothing revives it.
-// An answer that comes so late may even be wrong: a server may have said yes while
-// it was already letting go.
 func (e *engine) renewed(f *flight, l *lease, now Stamp) {
-	current := l.flight == f
-	if current {
+	if l.flight == f {
 		l.flight = nil
 	}
-	if l.ended {
-		return
-	}
-	if now >= l.deadline {
-		e.endLease(l, now, errDeadline)
-		return
-	}
-	l.loseMargins(e, now)
-	l.prove(f.sent)
-	if l.renewable() {
+	if e.extend(l, f.sent, now); l.renewable() {
 		ev := l.event(lock.Renewed, now)
 		ev.Took = now.Sub(f.sent)
 		e.post(background, ev)

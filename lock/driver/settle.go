@@ -24,7 +24,9 @@ type settlement struct {
 	gaveUp  func(now Stamp, err error) // not done in time; called with the engine locked
 	began   Stamp
 	tries   int
-	running bool
+	doubts  int  // tries that may have done it, whatever they answered
+	running bool // a try is under way
+	late    bool // it has not returned in time, and holds no place any more
 	queued  bool
 	over    bool
 	known   bool  // the outcome, once over
@@ -69,15 +71,31 @@ func (e *engine) addSettlement(s *settlement, now Stamp) {
 	e.unsettled[s] = struct{}{}
 }
 
-// ring implements ringer: the time for the next try has come, or none is left.
+// lastMoment is when s is given up.
+func (e *engine) lastMoment(s *settlement) Stamp { return s.began.Add(2 * e.cfg.TTL) }
+
+// ring implements ringer: the time for the next try has come, a try has not returned
+// in time, or none is left.
 func (s *settlement) ring(e *engine, now Stamp) {
-	if now >= s.began.Add(2*e.cfg.TTL) {
-		if !s.running {
-			e.conclude(s, now, false)
-		}
-		return
+	switch {
+	case now >= e.lastMoment(s):
+		e.freePlace(s)
+		e.conclude(s, now, false)
+	case s.running:
+		e.freePlace(s)
+		e.set(s, e.lastMoment(s))
+	default:
+		e.enqueueTry(s)
 	}
-	e.enqueueTry(s)
+}
+
+// freePlace takes the place of a try that is over, or does not return, from it.
+func (e *engine) freePlace(s *settlement) {
+	if s.running && !s.late {
+		s.late = true
+		e.settling--
+		e.startTries()
+	}
 }
 
 func (e *engine) enqueueTry(s *settlement) {
@@ -111,12 +129,13 @@ func (e *engine) try(s *settlement) {
 	if s.over {
 		return
 	}
-	e.alarms.unset(s)
-	s.running = true
+	limit := e.tryLimit()
+	e.set(s, min(Now().Add(limit+limit/4), e.lastMoment(s)))
+	s.running, s.late = true, false
 	s.tries++
 	e.settling++
 	go func() {
-		ctx, cancel := context.WithTimeout(e.life, e.tryLimit())
+		ctx, cancel := context.WithTimeout(e.life, limit)
 		err := s.attempt(ctx)
 		cancel()
 		e.mu.Lock()
@@ -130,9 +149,8 @@ func (e *engine) tryLimit() time.Duration { return min(e.cfg.TTL/3, 5*time.Secon
 
 // tried takes the answer to a try.
 func (e *engine) tried(s *settlement, now Stamp, err error) {
+	e.freePlace(s)
 	s.running = false
-	e.settling--
-	defer e.startTries()
 	if s.over {
 		return
 	}
@@ -141,15 +159,18 @@ func (e *engine) tried(s *settlement, now Stamp, err error) {
 	case err == nil:
 		e.conclude(s, now, true)
 	case errors.Is(err, lock.ErrLost):
-		if s.tries > 1 { // an earlier try of ours may have done it: then nobody has lost anything
+		if s.doubts > 0 { // an earlier try of ours may have done it: then nobody has lost anything
 			s.err = nil
 		}
 		e.conclude(s, now, true)
-	case now >= s.began.Add(2*e.cfg.TTL) || e.life.Err() != nil:
+	case now >= e.lastMoment(s) || e.life.Err() != nil:
 		e.conclude(s, now, false)
 	default:
+		if !leavesNothing(err) {
+			s.doubts++
+		}
 		d := min(10*time.Millisecond<<min(s.tries-1, 10), e.cfg.TTL/6)
-		e.set(s, min(now.Add(d/2+rand.N(d/2+1)), s.began.Add(2*e.cfg.TTL)))
+		e.set(s, min(now.Add(d/2+rand.N(d/2+1)), e.lastMoment(s)))
 	}
 }
 
@@ -176,7 +197,7 @@ func (e *engine) conclude(s *settlement, now Stamp, done bool) {
 
 // drop ends s without a try: there is nothing to settle.
 func (e *engine) drop(s *settlement, now Stamp) {
-	s.settled = nil
+	s.err = nil
 	e.conclude(s, now, true)
 }
 
@@ -184,14 +205,15 @@ func (e *engine) drop(s *settlement, now Stamp) {
 // If ctx has ended, the server gets a moment to answer all the same: callers
 // release with the context of work that was cancelled.
 func (s *settlement) await(ctx context.Context) (err error, known bool) {
-	limit := time.NewTimer(callLimit)
-	defer limit.Stop()
+	limited, cancel := withLimit(ctx)
+	defer cancel()
 	select {
 	case <-s.done:
 		return s.err, s.known
-	case <-limit.C:
-		return errLimit, false
-	case <-ctx.Done():
+	case <-limited.Done():
+		if ctx.Err() == nil {
+			return errLimit, false
+		}
 	}
 	grace := time.NewTimer(releaseGrace)
 	defer grace.Stop()

@@ -199,10 +199,19 @@ func (c *client) openSession(ctx context.Context) (*session, error) {
 		c.mu.Unlock()
 		return open, nil
 	}
-	c.session = n
 	c.mu.Unlock()
-	c.host.Keep(n, n.proved)
-	return n, nil
+	c.host.Keep(n, n.proved) // before anybody can be granted anything on it
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-n.ended:
+		return nil, driver.Refused(errSessionEnded)
+	default:
+	}
+	if c.session == nil {
+		c.session = n
+	}
+	return c.session, nil
 }
 
 type renewable interface{ renew() bool }
@@ -223,10 +232,10 @@ func (s *session) renew() bool { return s.c.server.renew(s.lease, nil) }
 func (s *session) End(ctx context.Context) error {
 	s.once.Do(func() {
 		s.c.mu.Lock()
+		defer s.c.mu.Unlock()
 		if s.c.session == s {
 			s.c.session = nil
 		}
-		s.c.mu.Unlock()
 		close(s.ended)
 	})
 	return s.c.request(ctx, Op{Kind: "end"}, func() error { s.c.server.endSession(s.lease); return nil })
@@ -307,17 +316,17 @@ func (l *link) stall() (heal func()) {
 	return sync.OnceFunc(l.heal)
 }
 
+// heal delivers what waits, and then lets pass what comes. What is sent meanwhile, the
+// answers among it, comes after.
 func (l *link) heal() {
 	l.mu.Lock()
-	l.stalled--
-	if l.stalled > 0 {
+	defer l.mu.Unlock()
+	for l.stalled == 1 && len(l.waiting) > 0 {
+		deliver := l.waiting[0]
+		l.waiting = l.waiting[1:]
 		l.mu.Unlock()
-		return
-	}
-	waiting := l.waiting
-	l.waiting = nil
-	l.mu.Unlock()
-	for _, deliver := range waiting {
 		deliver()
+		l.mu.Lock()
 	}
+	l.stalled--
 }

@@ -103,6 +103,9 @@ func (s *Server) acquire(h *hold) (*hold, error) {
 	}
 	e := s.entry(h.key)
 	if old := e.find(h.id); old != nil {
+		if old.lease != h.lease && !s.ownLeases {
+			return nil, errAbandoned // left by a session that has ended for its client, and not yet here
+		}
 		return old, nil
 	}
 	switch {

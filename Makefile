@@ -6,7 +6,8 @@ GOLANGCI         := $(CURDIR)/.bin/golangci-lint-$(GOLANGCI_VERSION)
 MODULES := $(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path '*/.*/*' -not -path '*/testdata/*'))
 
 # With HOLDFAST_STRICT a fault that a backend's harness cannot inject is a failure.
-TEST := HOLDFAST_STRICT=1 go test -timeout 20m
+# Most of what runs in parallel waits for leases to end.
+TEST := HOLDFAST_STRICT=1 go test -timeout 20m -parallel 6
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test race lint bench

@@ -16,7 +16,7 @@ import (
 )
 
 // suiteTTL leaves, of its margins, more than a busy machine takes to run a timer.
-const suiteTTL = 2 * time.Second
+const suiteTTL = 3 * time.Second
 
 // TestConformance runs the suite on Lockers that are connected to the server itself.
 func TestConformance(t *testing.T) {

@@ -204,7 +204,7 @@ func TestOpenWhereNobodyListens(t *testing.T) {
 	began := time.Now()
 	_, err = open(t, "redis://:s3cret@"+s.Addr()+"?ttl=3s")
 	matches(t, "a mute server", err, lock.ErrUnavailable)
-	if took := time.Since(began); took > 4*time.Second {
+	if took := time.Since(began); took > 8*time.Second { // five, and a busy machine
 		t.Errorf("a mute server held Open for %v", took)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)

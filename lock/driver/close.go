@@ -32,8 +32,7 @@ func (e *engine) Close() error {
 	e.die()
 	select {
 	case <-e.stopped:
-	case <-limit.C: // the keeper is in an observer that blocks, or that called Close
-		limit.Reset(0)
+	case <-time.After(closeLimit / 16): // the keeper is in an observer that blocks, or that called Close
 	}
 	e.giveUpAll()
 

@@ -1,0 +1,175 @@
+package driver_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/lock"
+	"github.com/holdfast-go/holdfast/lock/driver"
+)
+
+// forAll answers for all leases of a batch alike.
+func forAll(leases []driver.Lease, err error) []error {
+	errs := make([]error, len(leases))
+	for i := range errs {
+		errs[i] = err
+	}
+	return errs
+}
+
+// A MaxHold beyond the end of the real clock's range is no limit.
+func TestGreatMaxHold(t *testing.T) {
+	h := mustTry(t, open(t, &fake{}), "k", lock.MaxHold(math.MaxInt64))
+	if err := h.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A Wait beyond the end of the real clock's range goes on until the key is free.
+func TestGreatWait(t *testing.T) {
+	l := open(t, &fake{})
+	h := mustTry(t, l, "k")
+	time.AfterFunc(10*time.Millisecond, func() { _ = h.Release(t.Context()) })
+	if _, err := l.Acquire(t.Context(), "k", lock.Wait(math.MaxInt64)); err != nil {
+		t.Error(err)
+	}
+}
+
+// An observer that takes its time over the loss of other locks delays no Lost beyond
+// the end of its lease.
+func TestSlowObserverDelaysNoLoss(t *testing.T) {
+	for range 10 {
+		synctest.Test(t, func(t *testing.T) {
+			f := &fake{renew: func(ctx context.Context, leases []driver.Lease) []error {
+				<-ctx.Done()
+				return forAll(leases, errNet)
+			}}
+			l := openWith(t, f, lock.Config{Observe: func(_ context.Context, ev lock.Event) {
+				if ev.Kind == lock.LostLock {
+					time.Sleep(10 * time.Millisecond)
+				}
+			}})
+			began := time.Now()
+			h := mustTry(t, l, "k")
+			for i := range 40 { // these are lost a moment earlier
+				mustTry(t, l, strconv.Itoa(i), lock.Margin(450*time.Millisecond))
+			}
+			<-h.Lost()
+			if took := time.Since(began); took >= ttl {
+				t.Errorf("Lost closed after %v, the lease was over after %v", took, ttl)
+			}
+		})
+	}
+}
+
+// sharing has f grant everything on one lease, which was proved when this was called
+// and not since.
+func sharing(f *fake, term time.Duration) (began driver.Stamp) {
+	shared := &fakeLease{f: f, term: term}
+	began = driver.Now()
+	f.acquire = func(context.Context, *driver.Request) (driver.Grant, error) {
+		f.host.Keep(shared, began)
+		g := f.grant(shared)
+		g.proved = began
+		return g, nil
+	}
+	return began
+}
+
+// A renewal for the sake of a new grant revives no lock on the same lease whose Margin
+// has begun.
+func TestRenewalRevivesNoMargin(t *testing.T) {
+	for range 30 {
+		synctest.Test(t, func(t *testing.T) {
+			f := &fake{}
+			began := sharing(f, 10*time.Second)
+			var loss atomic.Int64 // a Stamp
+			untilLoss := func() time.Duration { return driver.Stamp(loss.Load()).Sub(driver.Now()) }
+			f.renew = func(_ context.Context, leases []driver.Lease) []error {
+				left := untilLoss()
+				if left > 900*time.Millisecond {
+					return forAll(leases, errNet)
+				}
+				time.Sleep(left) // answered at that very moment
+				return make([]error, len(leases))
+			}
+			l := openWith(t, f, lock.Config{TTL: 10 * time.Second})
+			h := mustTry(t, l, "a", lock.Margin(4*time.Second))
+			loss.Store(int64(began.Add(h.Valid())))
+			time.Sleep(untilLoss() - 850*time.Millisecond)
+			_, _ = l.TryAcquire(t.Context(), "b")
+			time.Sleep(untilLoss())
+			if err := h.Err(); !errors.Is(err, lock.ErrLost) {
+				t.Errorf("Err %v after the Margin began, want ErrLost", err)
+			}
+		})
+	}
+}
+
+// However great its Margin and however old the lease it joins, a lock is returned with
+// time left to work under it.
+func TestLockIsReturnedWithTimeLeft(t *testing.T) {
+	for age := 3 * time.Second; age < 5*time.Second; age += 20 * time.Millisecond {
+		synctest.Test(t, func(t *testing.T) {
+			f := &fake{}
+			sharing(f, 10*time.Second)
+			f.renew = func(ctx context.Context, leases []driver.Lease) []error {
+				select {
+				case <-time.After(1600 * time.Millisecond): // just in time
+				case <-ctx.Done():
+				}
+				return make([]error, len(leases))
+			}
+			l := openWith(t, f, lock.Config{TTL: 10 * time.Second})
+			mustTry(t, l, "a")
+			time.Sleep(age)
+			h, err := l.TryAcquire(t.Context(), "b", lock.Margin(4900*time.Millisecond))
+			if err != nil {
+				return // refused is fine
+			}
+			if v := h.Valid(); v < time.Second {
+				t.Errorf("Valid() = %v on a lease that was %v old", v, age)
+			}
+		})
+	}
+}
+
+// Acquisitions that find their shared lease old renew it once for all of them.
+func TestAcquisitionsShareRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		began := sharing(f, ttl)
+		var renewals gauge
+		f.renew = func(ctx context.Context, leases []driver.Lease) []error {
+			defer renewals.enter()()
+			if driver.Now().Sub(began) < 5*time.Second {
+				<-ctx.Done()
+				return forAll(leases, ctx.Err())
+			}
+			time.Sleep(100 * time.Millisecond)
+			return make([]error, len(leases))
+		}
+		l := open(t, f)
+		mustTry(t, l, "k")
+		time.Sleep(5 * time.Second)
+		var wg sync.WaitGroup
+		for i := range 500 {
+			wg.Go(func() {
+				if _, err := l.TryAcquire(t.Context(), strconv.Itoa(i)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if n := renewals.most(); n > 4 {
+			t.Errorf("one lease was renewed %d times at once", n)
+		}
+	})
+}

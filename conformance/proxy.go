@@ -184,8 +184,8 @@ func (p *Proxy) Refuse() {
 }
 
 // Cut resets every connection there is, once and on both sides: client and server
-// see "connection reset by peer". New connections work, even while Cut runs. Bytes
-// that were stalled or delayed are lost with their connection.
+// see "connection reset by peer". New connections work. Bytes that were stalled or
+// delayed are lost with their connection.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -111,7 +111,7 @@ func (l *link) end(abruptly bool) {
 	}
 }
 
-// read is the reader.
+// read is the reader. It ends with src.
 func (q *pipe) read() {
 	l, p := q.link, q.link.proxy
 	buf := make([]byte, chunkSize)
@@ -142,7 +142,7 @@ func (q *pipe) read() {
 	}
 }
 
-// write is the writer.
+// write is the writer. It ends with the link.
 func (q *pipe) write() {
 	l, p := q.link, q.link.proxy
 	p.mu.Lock()

@@ -52,7 +52,7 @@ func (c Config) WithDefaults() (Config, error) {
 		c.TTL = DefaultTTL
 	}
 	if c.TTL < MinTTL || c.TTL > MaxTTL {
-		return Config{}, fmt.Errorf("%w: ttl %v is out of range; give %v to %v, or 0 for %v",
+		return Config{}, fmt.Errorf("%w: ttl %v is out of range; give %v to %v (the default is %v)",
 			ErrInvalid, c.TTL, MinTTL, MaxTTL, DefaultTTL)
 	}
 	if c.Owner == "" {

@@ -113,8 +113,9 @@ func open(ctx context.Context, rawURL string) (Locker, error) {
 }
 
 func schemeOf(rawURL string) (string, error) {
-	scheme, _, ok := strings.Cut(rawURL, ":")
-	if !ok || scheme == "" || strings.ContainsFunc(scheme, notSchemeChar) {
+	scheme, rest, ok := strings.Cut(rawURL, ":")
+	userFirst := !strings.HasPrefix(rest, "//") && strings.Contains(rest, "@") // user:password@host
+	if !ok || scheme == "" || userFirst || strings.ContainsFunc(scheme, notSchemeChar) {
 		return "", fmt.Errorf("%w: the URL has no scheme; write it as in redis://localhost:6379", ErrInvalid)
 	}
 	return strings.ToLower(scheme), nil
@@ -144,6 +145,12 @@ func lookup(scheme string) (OpenFunc, error) {
 
 // takeCommon reads the query keys that all backends share and removes them from u.
 func takeCommon(u *url.URL) (cfg Config, want Features, err error) {
+	// In a password that holds a question mark and was not percent-encoded, the rest of
+	// it stands in the query, before an @: it must not be quoted.
+	if strings.Contains(u.RawQuery, "@") {
+		return cfg, 0, fmt.Errorf("%w: the %s URL has an @ in its query; percent-encode it there, as %%40, "+
+			"and special characters in user and password", ErrInvalid, u.Scheme)
+	}
 	q, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
 		return cfg, 0, fmt.Errorf("%w: the query of the %s URL does not parse; percent-encode special characters", ErrInvalid, u.Scheme)

@@ -26,6 +26,8 @@ type acquisition struct {
 	pass      *pass
 	over      bool
 	contended bool
+	asked     Stamp // when the call under way began
+	answered  bool  // the server has said something since
 	seen      error // what ended the last look at the key: nil (none yet), ErrHeld, or why it could not be asked
 }
 
@@ -130,10 +132,15 @@ func (a *acquisition) bound() (context.Context, context.CancelFunc) {
 	}
 }
 
-// ended says why the wait is over, and what was last seen of the key.
+// ended says why the wait is over, and what was last seen of the key. What was seen
+// before a question that the server has left unanswered for a while counts no more.
 func (a *acquisition) ended() error {
+	const while = 250 * time.Millisecond
 	a.mu.Lock()
 	seen := a.seen
+	if !a.answered && a.asked != 0 && Now().Sub(a.asked) > while && errors.Is(seen, lock.ErrHeld) {
+		seen = nil
+	}
 	a.mu.Unlock()
 	if seen == nil {
 		seen = unavailable(errLimit)
@@ -167,7 +174,7 @@ func (a *acquisition) busy() {
 		a.mu.Unlock()
 		return
 	}
-	a.seen = lock.ErrHeld
+	a.seen, a.answered = lock.ErrHeld, true
 	first := !a.contended
 	a.contended = true
 	pass := a.pass
@@ -234,6 +241,9 @@ func (a *acquisition) ask(ctx context.Context) (*handle, error) {
 
 // once makes one attempt, up to the handle.
 func (a *acquisition) once(ctx context.Context, req *request) (*handle, error) {
+	a.mu.Lock()
+	a.asked, a.answered = Now(), false
+	a.mu.Unlock()
 	grant, err := a.call(ctx, req)
 	if err != nil {
 		return nil, err

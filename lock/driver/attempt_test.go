@@ -219,3 +219,21 @@ func TestSteppedClock(t *testing.T) {
 		}
 	})
 }
+
+// A key that was taken, at a server that has been mute since, is not known to be taken.
+func TestTakenThenMute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		f.acquire = func(ctx context.Context, _ *driver.Request) (driver.Grant, error) {
+			if f.called("acquire") < 5 {
+				return nil, lock.ErrHeld
+			}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		_, err := open(t, f).Acquire(t.Context(), "k", lock.Wait(3*time.Second))
+		if !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrHeld) {
+			t.Errorf("Acquire: %v, want ErrUnavailable alone", err)
+		}
+	})
+}

@@ -122,9 +122,9 @@ func (h *handle) judge(now Stamp) {
 	}
 	switch {
 	case now >= h.lease.deadline:
-		h.e.endLease(h.lease, now, errDeadline)
+		h.e.endLease(h.lease, now, h.lease.why(errDeadline))
 	case now >= h.deadline():
-		h.lose(h.e, now, errMargin)
+		h.lose(h.e, now, h.lease.why(errMargin))
 	case h.limit != nil && h.limit.maxHold && now >= h.limit.at:
 		h.lose(h.e, now, lock.ErrMaxHold)
 	}
@@ -254,7 +254,11 @@ func (h *handle) startRelease(now Stamp, settle func(*settlement, Stamp)) {
 		flight = h.lease.flight
 	}
 	e.gates.setTaken(h.pass, false)
+	deadline := h.lease.deadline
 	h.release = &settlement{
+		// A release that could not be sent until the lease had run out comes to nothing
+		// that was not wanted: the holder had the lock until it released it.
+		lapsed: func(now Stamp) bool { return wasHeld && now >= deadline },
 		attempt: func(ctx context.Context) error {
 			if err := flight.wait(ctx); err != nil {
 				return err

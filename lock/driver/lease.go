@@ -2,6 +2,7 @@ package driver
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -23,6 +24,7 @@ type lease struct {
 	queued   bool          // in engine.due
 	warned   bool          // Jeopardy was told since the last proof
 	tries    int           // renewals that failed since the last proof
+	failure  error         // of the last of them
 	hung     int           // renewals in a row that the driver did not return from
 	term     time.Duration // when it was last proved
 	proved   Stamp
@@ -41,6 +43,14 @@ var (
 
 // never is before every moment.
 const never Stamp = math.MinInt64
+
+// why adds to the cause of a loss what the last renewal has failed with.
+func (l *lease) why(cause error) error {
+	if l.failure == nil {
+		return cause
+	}
+	return fmt.Errorf("%w (%v)", cause, l.failure) //nolint:errorlint // a text: the loss is the cause
+}
 
 // record makes the record of l.
 func (e *engine) record(l Lease, shared bool) *lease {
@@ -64,6 +74,7 @@ func (l *lease) prove(sent Stamp) {
 	if sent > l.proved {
 		l.proved = sent
 		l.tries = 0
+		l.failure = nil
 		l.warned = false
 		l.renewAt = sent.Add(renewAfter(l.term))
 	}
@@ -123,7 +134,7 @@ func (l *lease) ring(e *engine, now Stamp) {
 		return
 	}
 	if now >= l.deadline {
-		e.endLease(l, now, errDeadline)
+		e.endLease(l, now, l.why(errDeadline))
 		return
 	}
 	l.loseMargins(e, now)
@@ -158,7 +169,7 @@ func (e *engine) extend(l *lease, sent, now Stamp) {
 	}
 	relied := l.shared || l.handles != nil
 	if relied && l.deadline != never && now >= l.deadline {
-		e.endLease(l, now, errDeadline)
+		e.endLease(l, now, l.why(errDeadline))
 		return
 	}
 	l.loseMargins(e, now)
@@ -175,7 +186,7 @@ func (l *lease) loseMargins(e *engine, now Stamp) {
 		next := h.next
 		if h.state == held {
 			if now >= h.deadline() {
-				h.lose(e, now, errMargin)
+				h.lose(e, now, l.why(errMargin))
 			} else {
 				l.margin = max(l.margin, h.margin)
 			}

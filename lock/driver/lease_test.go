@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -170,6 +171,18 @@ func TestAcquisitionsShareRenewal(t *testing.T) {
 		wg.Wait()
 		if n := renewals.most(); n > 4 {
 			t.Errorf("one lease was renewed %d times at once", n)
+		}
+	})
+}
+
+// The cause of a loss says what the last renewal has failed with.
+func TestLossNamesTheLastFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{renew: func(_ context.Context, leases []driver.Lease) []error { return []error{errNet} }}
+		h := mustTry(t, open(t, f), "k")
+		<-h.Lost()
+		if err := h.Err(); !errors.Is(err, lock.ErrLost) || !strings.Contains(err.Error(), errNet.Error()) {
+			t.Errorf("Err: %v, want ErrLost with %q", err, errNet)
 		}
 	})
 }

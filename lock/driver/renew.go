@@ -206,6 +206,7 @@ func (e *engine) renewalFailed(f *flight, l *lease, now Stamp, err error) {
 		return
 	}
 	l.tries++
+	l.failure = err
 	l.renewAt = now.Add(retryAfter(l.term, l.tries))
 	if l.renewable() {
 		ev := l.event(lock.RenewFailed, now)

@@ -21,6 +21,7 @@ type settlement struct {
 	alarm
 	attempt func(context.Context) error
 	settled func(now Stamp, err error) // done, with nil or ErrLost; called with the engine locked
+	lapsed  func(now Stamp) bool       // may be nil: what is to be freed has ended by itself by now
 	gaveUp  func(now Stamp, err error) // not done in time; called with the engine locked
 	began   Stamp
 	tries   int
@@ -159,8 +160,8 @@ func (e *engine) tried(s *settlement, now Stamp, err error) {
 	case err == nil:
 		e.conclude(s, now, true)
 	case errors.Is(err, lock.ErrLost):
-		if s.doubts > 0 { // an earlier try of ours may have done it: then nobody has lost anything
-			s.err = nil
+		if s.doubts > 0 || s.lapsed != nil && s.lapsed(now) {
+			s.err = nil // a try of ours may have done it, or time has: nobody has lost anything
 		}
 		e.conclude(s, now, true)
 	case now >= e.lastMoment(s) || e.life.Err() != nil:

@@ -277,3 +277,26 @@ func TestGhostLeavesMargin(t *testing.T) {
 		}
 	})
 }
+
+// A release that the server refused until the lease had run out is no loss: the holder
+// had the lock until it released it.
+func TestRefusedReleaseOutlivesItsLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		f.acquire = func(context.Context, *driver.Request) (driver.Grant, error) {
+			g := f.grant(&fakeLease{f: f, term: time.Second})
+			began := time.Now()
+			g.release = func(context.Context) error {
+				if time.Since(began) < time.Second {
+					return driver.Refused(errNet)
+				}
+				return lock.ErrLost
+			}
+			return g, nil
+		}
+		h := mustTry(t, open(t, f), "k")
+		if err := h.Release(t.Context()); err != nil {
+			t.Errorf("Release: %v, want nil", err)
+		}
+	})
+}

@@ -22,6 +22,10 @@ type backend struct {
 	prefix string
 	limit  time.Duration // of one request
 
+	// follows: the client follows redirections. Those that are left go in circles, for as
+	// long as a slot is being moved.
+	follows bool
+
 	// apart: the keys of two locks must not meet in one script (a cluster).
 	apart atomic.Bool
 }
@@ -37,7 +41,7 @@ func (b *backend) run(ctx context.Context, s script, keys []string, args ...any)
 	defer cancel()
 	c := call{keys: keys, args: args}
 	s.run(ctx, b.client, &c)
-	return c.reply, fault(c.err)
+	return c.reply, b.fault(c.err)
 }
 
 // Acquire implements driver.Driver.
@@ -114,15 +118,15 @@ func (b *backend) renew(ctx context.Context, leases []driver.Lease, batch int) [
 	renewScript.runAll(ctx, b.client, calls)
 	errs := make([]error, 0, len(leases))
 	for _, c := range calls {
-		errs = append(errs, c.renewed()...)
+		errs = append(errs, c.renewed(b.fault(c.err))...)
 	}
 	return errs
 }
 
 // renewed returns what a call of the renewing script says of each lock.
-func (c *call) renewed() []error {
+// err is the call's own, judged.
+func (c *call) renewed(err error) []error {
 	errs := make([]error, len(c.keys))
-	err := fault(c.err)
 	answers, _ := c.reply.(string)
 	if err == nil && len(answers) != len(errs) {
 		err = unexpected(c.reply)

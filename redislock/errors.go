@@ -39,6 +39,14 @@ const (
 	clusterRemedy = "the server is a node of a cluster: give redislock.New a redis.ClusterClient"
 )
 
+// fault marks err as the function does, for the client that it came from.
+func (b *backend) fault(err error) error {
+	if b.follows && (redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "ASK ")) {
+		return driver.Refused(err)
+	}
+	return fault(err)
+}
+
 // fault marks err with what it proves about a request that was sent once (see once).
 // Without a mark, the request may have been carried out, or may be yet.
 func fault(err error) error {

@@ -71,6 +71,7 @@ func newBackend(client redis.UniversalClient, cfg Config) (*backend, error) {
 		return nil, fmt.Errorf("%w: a redis.AutoPipeliner sends commands late and again; "+
 			"give the client that it was made from", lock.ErrInvalid)
 	default:
+		b.follows = true
 		b.apart.Store(true)
 	}
 	return b, nil

@@ -237,3 +237,13 @@ func TestRedisNoSocketInTheProgram(t *testing.T) {
 	stdin.Close()
 	p.want(1) // read's code at the end of the input
 }
+
+// A server that is down when the command starts is waited for, as the lock is.
+func TestRedisComesBack(t *testing.T) {
+	s := testserver.Redis(t)
+	s.Kill()
+	p := start(t, built(t, s.Addr(), key(t), "--", "true"))
+	eventually(t, "a word that it waits", func() bool { return strings.Contains(p.stderr(), "waiting for it") })
+	s.Start()
+	p.want(0, "waiting for it")
+}

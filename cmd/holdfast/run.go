@@ -153,25 +153,47 @@ func (r *runner) openAndAcquire(ctx context.Context) (lock.Locker, lock.Handle, 
 	return locker, handle, nil
 }
 
-// openWithin opens the backend, in bounded time if the wait is bounded. The timer
-// is stopped as soon as the backend is open, so that it cannot end what the
-// backend may have hung on ctx.
+// openWithin opens the backend, in bounded time if the wait is bounded. A backend
+// that cannot be reached may come back within the wait. The timer is stopped as soon
+// as the backend is open, so that it cannot end what the backend may have hung on ctx.
 func (r *runner) openWithin(ctx context.Context) (lock.Locker, error) {
 	limit := r.wait
 	switch limit {
 	case lock.NoLimit:
-		return r.open(ctx, r.url)
+		return r.openAgain(ctx)
 	case 0:
 		limit = openTimeout
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(limit, func() { cancel(context.DeadlineExceeded) })
-	locker, err := r.open(ctx, r.url)
+	locker, err := r.openAgain(ctx)
 	timer.Stop()
 	if err != nil && context.Cause(ctx) != nil {
 		err = errors.Join(err, context.Cause(ctx)) // for unopened to see that time ran out
 	}
 	return locker, err
+}
+
+// openAgain opens the backend; one that cannot be reached is tried again until ctx ends,
+// unless one try is all that was asked for.
+func (r *runner) openAgain(ctx context.Context) (lock.Locker, error) {
+	const shortest, longest = 100 * time.Millisecond, 5 * time.Second
+	for pause := shortest; ; pause = min(2*pause, longest) {
+		locker, err := r.open(ctx, r.url)
+		if err == nil || r.wait == 0 || ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) {
+			return locker, err
+		}
+		if pause == shortest && r.wait == lock.NoLimit { // a bounded wait says so at its end
+			say(r.stderr, "the backend cannot be reached; waiting for it (%s)", plain(err))
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, err
+		}
+	}
 }
 
 // work runs the program and returns its exit code when it has ended.

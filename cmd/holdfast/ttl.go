@@ -27,7 +27,7 @@ func applyTTL(rawURL string, flag time.Duration, given bool) (string, time.Durat
 	case inURL:
 		ttl, err := time.ParseDuration(values.Get("ttl"))
 		if err != nil || ttl <= 0 {
-			return "", 0, failf(exitConfig, "the URL's ttl=%q is not a duration above zero, as in 15s", values.Get("ttl"))
+			return "", 0, failf(exitConfig, "the URL's ttl is not a duration above zero, as in 15s")
 		}
 		return rawURL, ttl, nil
 	case !given:

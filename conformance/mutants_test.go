@@ -34,6 +34,7 @@ const (
 	attemptFile = "lock/driver/attempt.go"
 	adoptFile   = "lock/driver/adopt.go"
 	handleFile  = "lock/driver/handle.go"
+	releaseFile = "lock/driver/release.go"
 	leaseFile   = "lock/driver/lease.go"
 	renewFile   = "lock/driver/renew.go"
 	gateFile    = "lock/driver/gate.go"
@@ -72,7 +73,7 @@ var mutants = []mutant{
 		{adoptFile, "	e.held[h.id] = h\n", "	e.held[h.id] = h\n	context.AfterFunc(a.ctx, func() { _ = h.Release(context.Background()) })\n"},
 	}},
 	{"LostClosedByRelease", sessions, []string{"ReleaseIsNoLoss"}, []edit{
-		{handleFile, "h.state = released", "h.state = released; if h.lostCh != nil { close(h.lostCh) }"},
+		{releaseFile, "h.state = released", "h.state = released; if h.lostCh != nil { close(h.lostCh) }"},
 	}},
 	{"FreedBetweenLostAndRelease", ownLeases, []string{"WindingDownIsAlone"}, []edit{
 		{handleFile, "e.post(background, lock.Event{Kind: lock.LostLock,", "h.startRelease(now, e.settle); e.post(background, lock.Event{Kind: lock.LostLock,"},
@@ -89,8 +90,8 @@ var mutants = []mutant{
 		{serverFile, "free := len(e.holds) == 0\n", "free := len(e.holds) == 0 || e.holds[0].lease == h.lease\n"},
 	}},
 	{"SecondReleaseFails", sessions, []string{"ReleaseAgain"}, []edit{
-		{handleFile, "	h.startRelease(now, e.settleNow)\n", "	if h.release != nil { defer func() { err = lock.ErrReleased }() }\n	h.startRelease(now, e.settleNow)\n"},
-		{handleFile, "Release(ctx context.Context) error {\n\te := h.e", "Release(ctx context.Context) (err error) {\n\te := h.e"},
+		{releaseFile, "	h.startRelease(now, e.settleNow)\n", "	if h.release != nil { defer func() { err = lock.ErrReleased }() }\n	h.startRelease(now, e.settleNow)\n"},
+		{releaseFile, "Release(ctx context.Context) error {\n\te := h.e", "Release(ctx context.Context) (err error) {\n\te := h.e"},
 	}},
 	{"CloseHangsWhenMute", sessions, []string{"CloseWhenMute"}, []edit{
 		{closeFile, "case <-time.After(closeLimit * 2 / 3):", "case <-time.After(time.Minute):"},
@@ -120,7 +121,7 @@ var mutants = []mutant{
 		{handleFile, "e.set(h.limit, now.Add(e.cfg.TTL))", "h.limit = nil"},
 	}},
 	{"ReleaseBoundToItsContext", sessions, []string{"ReleaseWithDeadContext"}, []edit{
-		{handleFile, "Release(ctx context.Context) error {\n\te := h.e", "Release(ctx context.Context) error {\n\tif ctx.Err() != nil { return ctx.Err() }\n\te := h.e"},
+		{releaseFile, "Release(ctx context.Context) error {\n\te := h.e", "Release(ctx context.Context) error {\n\tif ctx.Err() != nil { return ctx.Err() }\n\te := h.e"},
 	}},
 	{"BusyAndUnavailableMixed", sessions, []string{"MuteServerIsNotBusy", "MuteServerTryEnds"}, []edit{
 		{acquireFile, "seen = unavailable(errLimit)", "seen = lock.ErrHeld"},

@@ -1,8 +1,6 @@
 package driver
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -84,31 +82,6 @@ func (h *handle) Valid() time.Duration {
 	now := Now()
 	h.judge(now)
 	return h.valid(now)
-}
-
-func (h *handle) Release(ctx context.Context) error {
-	e := h.e
-	e.mu.Lock()
-	now := Now()
-	h.judge(now)
-	h.startRelease(now, e.settleNow)
-	s, wait, wasLost := h.release, h.waitForRelease(), h.state == lost
-	e.unlock()
-
-	if !wait {
-		return h.Err()
-	}
-	err, known := s.await(ctx)
-	switch {
-	case wasLost:
-		return h.Err()
-	case known && err == nil:
-		return nil
-	case known && errors.Is(err, lock.ErrLost):
-		return fmt.Errorf("holdfast: release %q: %w: the server did not have it any more", brief(h.key), lock.ErrLost)
-	default:
-		return fmt.Errorf("holdfast: release %q: it goes on in the background: %w", brief(h.key), unavailable(err))
-	}
 }
 
 // deadline is the moment at which h is lost if nothing is renewed any more.
@@ -230,61 +203,4 @@ func (t *limit) ring(e *engine, now Stamp) {
 		return
 	}
 	t.h.startRelease(now, e.settle)
-}
-
-// startRelease begins to free h at the server, once, by the given way of settling. A lease of its own that was
-// lost by the deadline may live on at the server, where a renewal may have arrived
-// whose answer did not; so that is freed too, for others not to wait.
-func (h *handle) startRelease(now Stamp, settle func(*settlement, Stamp)) {
-	if h.release != nil || h.gone {
-		return
-	}
-	e := h.e
-	wasHeld := h.state == held
-	if wasHeld {
-		h.state = released
-	}
-	if h.limit != nil {
-		e.alarms.unset(h.limit)
-		h.limit = nil
-	}
-	var flight *flight
-	if !h.lease.shared {
-		h.lease.resting = true
-		flight = h.lease.flight
-	}
-	e.gates.setTaken(h.pass, false)
-	deadline := h.lease.deadline
-	h.release = &settlement{
-		// A release that could not be sent until the lease had run out comes to nothing
-		// that was not wanted: the holder had the lock until it released it.
-		lapsed: func(now Stamp) bool { return wasHeld && now >= deadline },
-		attempt: func(ctx context.Context) error {
-			if err := flight.wait(ctx); err != nil {
-				return err
-			}
-			return h.grant.Release(ctx)
-		},
-		settled: func(now Stamp, err error) {
-			if errors.Is(err, lock.ErrLost) && !wasHeld {
-				err = nil
-			}
-			e.post(background, lock.Event{Kind: lock.Released, Key: h.key, Token: h.token, Took: now.Sub(h.release.began), Err: err})
-			h.forget(e)
-		},
-		gaveUp: func(now Stamp, err error) {
-			e.post(background, lock.Event{Kind: lock.Released, Key: h.key, Token: h.token, Took: now.Sub(h.release.began), Err: unavailable(err)})
-			if h.lease.shared { // a ghost that is renewed would keep everybody out for ever
-				e.giveUpLease(h.lease, now, errGhost)
-			}
-			h.forget(e)
-		},
-	}
-	settle(h.release, now)
-}
-
-// waitForRelease says whether Release has an outcome to wait for: not after a loss
-// that left nothing at the server, or nothing that could be proved.
-func (h *handle) waitForRelease() bool {
-	return h.state == released || h.e.held[h.id] == h
 }

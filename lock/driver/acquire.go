@@ -27,7 +27,7 @@ type acquisition struct {
 	over      bool
 	contended bool
 	asked     Stamp // when the call under way began
-	answered  bool  // the server has said something since
+	answered  bool  // the server has said something since, or is not expected to
 	seen      error // what ended the last look at the key: nil (none yet), ErrHeld, or why it could not be asked
 }
 
@@ -242,7 +242,7 @@ func (a *acquisition) ask(ctx context.Context) (*handle, error) {
 // once makes one attempt, up to the handle.
 func (a *acquisition) once(ctx context.Context, req *request) (*handle, error) {
 	a.mu.Lock()
-	a.asked, a.answered = Now(), false
+	a.asked, a.answered = Now(), req.slices > 0 // the next slice of a wait is answered at its end
 	a.mu.Unlock()
 	grant, err := a.call(ctx, req)
 	if err != nil {

@@ -237,3 +237,26 @@ func TestTakenThenMute(t *testing.T) {
 		}
 	})
 }
+
+// The next slice of a wait has no answer before its end: a key that the last one found
+// taken is taken.
+func TestTakenInTheLastSlice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		f.acquire = func(ctx context.Context, r *driver.Request) (driver.Grant, error) {
+			if f.called("acquire") == 1 {
+				r.Busy()
+			}
+			select {
+			case <-time.After(500 * time.Millisecond):
+				return nil, driver.ErrAgain
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		_, err := open(t, f).Acquire(t.Context(), "k", lock.Wait(1900*time.Millisecond))
+		if !errors.Is(err, lock.ErrHeld) || errors.Is(err, lock.ErrUnavailable) {
+			t.Errorf("Acquire: %v, want ErrHeld alone", err)
+		}
+	})
+}

@@ -28,7 +28,7 @@ type Config struct {
 	// TTL is how long a dead holder keeps others out; 0 means [DefaultTTL].
 	// Renewal is automatic: it bounds the detection of a crash, not the work. A
 	// third of it may pass before the loss of a deleted lock is noticed, and
-	// requests that take longer than a sixth of it count as failed.
+	// renewals that take longer than a sixth of it, or five seconds, count as failed.
 	TTL time.Duration
 
 	// Owner is what Inspect shows of a holder; "" means host:pid:program.

@@ -55,7 +55,8 @@ func (e *engine) settleLater(s *settlement, now Stamp, after time.Duration) {
 	e.set(s, now.Add(after))
 }
 
-// settleNow has s tried at once, for a caller who waits for it.
+// settleNow has s tried at once, whatever else is being tried: a caller waits for it,
+// or a driver must not go on granting on a lease that is over.
 func (e *engine) settleNow(s *settlement, now Stamp) {
 	e.addSettlement(s, now)
 	e.try(s)

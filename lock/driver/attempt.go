@@ -46,6 +46,10 @@ func (a *acquisition) call(ctx context.Context, req *request) (Grant, error) {
 	if !e.begin(ctx, at) {
 		return nil, errOver
 	}
+	if e.inline(a.ctx) {
+		grant, err := e.d.Acquire(ctx, &req.Request)
+		return a.take(ctx, at, result{grant, err})
+	}
 	go func() {
 		grant, err := e.d.Acquire(ctx, &req.Request)
 		e.mu.Lock()

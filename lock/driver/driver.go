@@ -62,6 +62,18 @@ type Driver interface {
 	Close(ctx context.Context) error
 }
 
+// Prompt is what a Driver may implement, too, if no call of Acquire or Release outlasts
+// the deadline of its context, whatever the server does. Then a caller that could not
+// give up sooner, for its context has no end, makes these calls on its own goroutine: to
+// hand them to another takes about as long as a server nearby takes to answer.
+//
+// A cancellation before the deadline need not end a question to the server, but it must
+// end a wait for the key.
+type Prompt interface {
+	Driver
+	Prompt() bool
+}
+
 // Request is one acquisition, as the driver sees it. The engine makes a new one,
 // with a new ID, after an unknown outcome.
 type Request struct {
@@ -86,8 +98,8 @@ type Lease interface {
 
 	// End gives the whole lease up, with every grant and every waiter on it:
 	// calls of Acquire that wait on it return, with an error marked by [Refused],
-	// for what they left at the server ends with the lease. From the moment End is called the driver grants nothing on it any more. The
-	// engine calls it for leases announced by [Host.Keep] that passed their
+	// for what they left at the server ends with the lease. From the moment End is
+	// called the driver grants nothing on it any more. The engine calls it for leases announced by [Host.Keep] that passed their
 	// deadline, and for leases that may carry what could not be abandoned.
 	End(ctx context.Context) error
 }

@@ -23,9 +23,10 @@ const (
 // One mutex guards what is below it; it is never held while a driver, an observer
 // or a channel is waited for. One goroutine, the keeper, serves all alarms.
 type engine struct {
-	d     Driver
-	cfg   lock.Config
-	gates gates
+	d      Driver
+	prompt bool // see Prompt
+	cfg    lock.Config
+	gates  gates
 
 	closing context.Context // ends when Close is called: waits end
 	end     context.CancelFunc
@@ -82,6 +83,9 @@ func New(open func(Host) (Driver, error), cfg lock.Config) (lock.Locker, error) 
 		e.die()
 		e.end()
 		return nil, err
+	}
+	if p, ok := e.d.(Prompt); ok {
+		e.prompt = p.Prompt()
 	}
 	go e.keep()
 	return e, nil
@@ -218,6 +222,10 @@ func (e *engine) Warn(err error) {
 	defer e.unlock()
 	e.post(background, lock.Event{Kind: lock.Warning, Err: err})
 }
+
+// inline says whether a caller with that context makes its calls of the driver itself:
+// nothing but their deadline can end them.
+func (e *engine) inline(ctx context.Context) bool { return e.prompt && ctx.Done() == nil }
 
 var errLimit = errors.New("no answer in time")
 

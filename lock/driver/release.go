@@ -13,10 +13,21 @@ func (h *handle) Release(ctx context.Context) error {
 	e.mu.Lock()
 	now := Now()
 	h.judge(now)
-	h.startRelease(now, e.settleNow)
+	here := false // the first try is made by this goroutine
+	h.startRelease(now, func(s *settlement, now Stamp) {
+		if here = e.inline(ctx); !here {
+			e.settleNow(s, now)
+			return
+		}
+		e.addSettlement(s, now)
+		here = e.startTry(s)
+	})
 	s, wait, wasLost := h.release, h.waitForRelease(), h.state == lost
 	e.unlock()
 
+	if here {
+		e.runTry(s)
+	}
 	if !wait {
 		return h.Err()
 	}

@@ -128,22 +128,32 @@ func (e *engine) startTries() {
 
 // try makes one try of s in a goroutine of its own.
 func (e *engine) try(s *settlement) {
+	if e.startTry(s) {
+		go e.runTry(s)
+	}
+}
+
+// startTry notes that a try of s is under way. false: none is needed any more.
+func (e *engine) startTry(s *settlement) bool {
 	if s.over {
-		return
+		return false
 	}
 	limit := e.tryLimit()
 	e.set(s, min(Now().Add(limit+limit/4), e.lastMoment(s)))
 	s.running, s.late = true, false
 	s.tries++
 	e.settling++
-	go func() {
-		ctx, cancel := context.WithTimeout(e.life, limit)
-		err := s.attempt(ctx)
-		cancel()
-		e.mu.Lock()
-		defer e.unlock()
-		e.tried(s, Now(), err)
-	}()
+	return true
+}
+
+// runTry makes the try that was started.
+func (e *engine) runTry(s *settlement) {
+	ctx, cancel := context.WithTimeout(e.life, e.tryLimit())
+	err := s.attempt(ctx)
+	cancel()
+	e.mu.Lock()
+	defer e.unlock()
+	e.tried(s, Now(), err)
 }
 
 // tryLimit is how long one try may take.
@@ -207,6 +217,11 @@ func (e *engine) drop(s *settlement, now Stamp) {
 // If ctx has ended, the server gets a moment to answer all the same: callers
 // release with the context of work that was cancelled.
 func (s *settlement) await(ctx context.Context) (err error, known bool) {
+	select {
+	case <-s.done:
+		return s.err, s.known
+	default:
+	}
 	limited, cancel := withLimit(ctx)
 	defer cancel()
 	select {

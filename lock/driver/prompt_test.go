@@ -1,0 +1,179 @@
+package driver_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/lock"
+	"github.com/holdfast-go/holdfast/lock/driver"
+)
+
+// promptFake is a fake that promises to keep to deadlines.
+type promptFake struct{ *fake }
+
+func (promptFake) Prompt() bool { return true }
+
+func openPrompt(t *testing.T, f *fake) lock.Locker {
+	t.Helper()
+	l, err := driver.New(func(h driver.Host) (driver.Driver, error) { f.host = h; return promptFake{f}, nil }, lock.Config{TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// calledHere says whether this is the goroutine of who called the Locker or the handle.
+func calledHere() bool {
+	buf := make([]byte, 1<<16)
+	stack := string(buf[:runtime.Stack(buf, false)])
+	return strings.Contains(stack, "engine).TryAcquire(") || strings.Contains(stack, "handle).Release(")
+}
+
+// Only a caller that cannot give up, of a driver that keeps to deadlines, makes its
+// calls itself.
+func TestWhoCallsTheDriver(t *testing.T) {
+	endless, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for _, test := range []struct {
+		name   string
+		ctx    context.Context
+		open   func(*testing.T, *fake) lock.Locker
+		itself bool
+	}{
+		{"prompt driver, no end", context.Background(), openPrompt, true},
+		{"prompt driver, can be cancelled", endless, openPrompt, false},
+		{"any driver, no end", context.Background(), open, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := &fake{}
+			var acquired, released bool
+			f.acquire = func(context.Context, *driver.Request) (driver.Grant, error) {
+				acquired = calledHere()
+				g := f.grant(nil)
+				g.release = func(context.Context) error { released = calledHere(); return nil }
+				return g, nil
+			}
+			l := test.open(t, f)
+			h, err := l.TryAcquire(test.ctx, "k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := h.Release(test.ctx); err != nil {
+				t.Fatal(err)
+			}
+			if acquired != test.itself || released != test.itself {
+				t.Errorf("acquired by the caller: %v, released: %v; want %v", acquired, released, test.itself)
+			}
+		})
+	}
+}
+
+// What a caller does itself is bounded and settled as everything is.
+func TestCallsOfTheCallerAreSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		mute := func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		f.acquire = func(ctx context.Context, _ *driver.Request) (driver.Grant, error) { return nil, mute(ctx) }
+		l := openPrompt(t, f)
+		for what, acquire := range map[string]func() error{
+			"TryAcquire": func() error { _, err := l.TryAcquire(context.Background(), "k"); return err },
+			"Acquire": func() error {
+				_, err := l.Acquire(context.Background(), "k", lock.Wait(10*time.Second))
+				return err
+			},
+		} {
+			began, abandoned := time.Now(), f.called("abandon")
+			if err := acquire(); !errors.Is(err, lock.ErrUnavailable) {
+				t.Errorf("%s: %v, want ErrUnavailable", what, err)
+			}
+			if took := time.Since(began); took != 10*time.Second {
+				t.Errorf("%s: came back after %v, want 10s", what, took)
+			}
+			if synctest.Wait(); f.called("abandon") == abandoned {
+				t.Errorf("%s: what it may have left was not abandoned", what)
+			}
+		}
+
+		f.acquire = func(context.Context, *driver.Request) (driver.Grant, error) {
+			g := f.grant(nil)
+			g.release = func(ctx context.Context) error {
+				if f.called("release") < 3 {
+					return mute(ctx)
+				}
+				return nil
+			}
+			return g, nil
+		}
+		h := mustTry(t, l, "k")
+		if err := h.Release(context.Background()); err != nil {
+			t.Errorf("Release, of which the third try is answered: %v", err)
+		}
+		if n := f.called("release"); n != 3 {
+			t.Errorf("released %d times, want 3", n)
+		}
+		mustTry(t, l, "k")
+	})
+}
+
+// Close ends a wait that its caller makes itself, and what is asked in it brings nothing
+// any more.
+func TestCloseEndsAWaitOfTheCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		f.acquire = func(ctx context.Context, r *driver.Request) (driver.Grant, error) {
+			r.Busy()
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		l := openPrompt(t, f)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := l.Acquire(context.Background(), "k")
+			ended <- err
+		}()
+		synctest.Wait()
+		if err := l.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		if err := <-ended; !errors.Is(err, lock.ErrClosed) {
+			t.Errorf("Acquire: %v, want ErrClosed", err)
+		}
+		if f.called("abandon") == 0 {
+			t.Error("the wait was not abandoned")
+		}
+	})
+}
+
+// A release under way on its caller's goroutine does not keep Close.
+func TestCloseBesideAReleaseOfTheCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		f.acquire = func(context.Context, *driver.Request) (driver.Grant, error) {
+			g := f.grant(nil)
+			g.release = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+			return g, nil
+		}
+		l := openPrompt(t, f)
+		h := mustTry(t, l, "k")
+		ended := make(chan error, 1)
+		go func() { ended <- h.Release(context.Background()) }()
+		synctest.Wait()
+		began := time.Now()
+		_ = l.Close()
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("Close took %v", took)
+		}
+		if err := <-ended; !errors.Is(err, lock.ErrUnavailable) {
+			t.Errorf("Release: %v, want ErrUnavailable", err)
+		}
+	})
+}

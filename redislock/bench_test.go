@@ -28,7 +28,7 @@ func BenchmarkPair(b *testing.B) {
 			addr := testserver.Redis(b).Addr()
 			client := redis.NewClient(&redis.Options{Addr: addr, PoolSize: callers})
 			defer client.Close()
-			mine := redis.NewClient(&redis.Options{Addr: addr, PoolSize: callers})
+			mine := redis.NewClient(&redis.Options{Addr: addr, PoolSize: callers, ContextTimeoutEnabled: true})
 			defer mine.Close()
 			l, err := redislock.New(mine, redislock.Config{Config: lock.Config{TTL: 15 * time.Second}})
 			if err != nil {

@@ -15,11 +15,11 @@
 //
 // # URLs
 //
-//	redis://user:password@host:port/database?prefix=text
+//	redis://user:password@host:port/database?prefix=text&max_ttl=duration
 //	rediss://…   the same over TLS, with the certificate authorities of the system
 //
 // All but the scheme may be left out: the port is 6379 then, the database 0, and the
-// prefix as in [Config]. Special characters in user and password are
+// rest as in [Config]. Special characters in user and password are
 // percent-encoded. The query takes the keys that all backends share, too: see
 // [lock.Open]. Opening asks the server once: what it refuses fails at once, and a
 // server that cannot be reached is an error that matches [lock.ErrUnavailable]. For
@@ -40,7 +40,8 @@
 // a lock that was granted a moment ago, and a server that restarts without an
 // append-only file knows of none. Then there can be two holders until the next
 // renewal of the first, a third of the TTL and one attempt later at most. The second
-// has the greater token: let the resource check it.
+// has the greater token: let the resource check it. Against restarts there is
+// [Config.MaxTTL]; a promotion it does not notice.
 //
 // The server's clock: Redis ends leases by its wall clock. A step forward ends them
 // early, with no warning to the holder. A step back, together with a loss of data,
@@ -51,8 +52,17 @@
 // lock that is held, or its counter. [lock.Open] looks, and tells by an event of the
 // kind [lock.Warning].
 //
-// Order: waiters ask again and again, at growing intervals, and who asks at the
-// right moment gets the lock.
+// Order: whoever asks at the right moment gets the lock. Usually that is the one who has
+// waited longest: see below.
+//
+// # Waiting
+//
+// Who waits stands in a queue at the server. A release calls the first, over a channel
+// of its Locker's own, and keeps the lock for it for a few milliseconds. A Locker has one
+// connection for that, from when its first waiter has to wait until it is closed. No
+// waiter depends on being called: each asks again when the lease that it waits for
+// should be over, and once a second. If the server does not let a Locker subscribe,
+// as [lock.Warning] tells then, its waiters ask again and again at growing intervals.
 //
 // # What is at the server
 //
@@ -61,12 +71,17 @@
 //	holdfast:{k}          the lock: ID, token, time and owner of its holder
 //	holdfast:{k}:token    the last token, for a day after its use
 //	holdfast:{k}:void:ID  for two TTLs after an attempt whose outcome was not known
+//	holdfast:{k}:queue    who waits, while any does
+//	holdfast:{k}:turn     for milliseconds after a release: who is called
+//	holdfast:wake:ID      the channel of a Locker whose waiters are called
 //
 // In k, braces, percent signs, control characters and bytes that are not UTF-8 are
 // percent-encoded. The braces around it keep what belongs to one lock on one node of
 // a cluster. In the server's access control, the locks' user needs
 //
-//	~holdfast:* +eval +evalsha +get +set +del +exists +pexpire +time +ping
+//	~holdfast:* &holdfast:wake:*
+//	+eval +evalsha +get +mget +set +del +exists +pexpire +pttl +time +ping
+//	+zadd +zrange +zrem +zcard +publish +subscribe
 //
-// and for the warning +info.
+// and, for the warning of evictions and for MaxTTL, +info.
 package redislock

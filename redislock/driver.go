@@ -2,8 +2,6 @@ package redislock
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -21,10 +19,15 @@ type backend struct {
 	owned  bool // Close closes the client
 	prefix string
 	limit  time.Duration // of one request
+	maxTTL time.Duration // of all Lockers: none grants so soon after a restart of the server
+
+	prompt bool // the client never outlasts a deadline
 
 	// follows: the client follows redirections. Those that are left go in circles, for as
 	// long as a slot is being moved.
 	follows bool
+
+	wakeups *wakeups
 
 	// apart: the keys of two locks must not meet in one script (a cluster).
 	apart atomic.Bool
@@ -42,49 +45,6 @@ func (b *backend) run(ctx context.Context, s script, keys []string, args ...any)
 	c := call{keys: keys, args: args}
 	s.run(ctx, b.client, &c)
 	return c.reply, b.fault(c.err)
-}
-
-// Acquire implements driver.Driver.
-func (b *backend) Acquire(ctx context.Context, r *driver.Request) (driver.Grant, error) {
-	if r.Mode != lock.ModeExclusive {
-		return nil, driver.Permanent(fmt.Errorf("shared locks in Redis: %w", errors.ErrUnsupported))
-	}
-	name := lockName(b.prefix, r.Key)
-	counter, tombstone := counterName(name), tombstoneName(name, r.ID)
-	ttl := r.TTL.Truncate(time.Millisecond) // what the server is told, and no more
-	proved := driver.Now()
-	reply, err := b.run(ctx, acquireScript, []string{name, counter, tombstone}, r.ID, ttl.Milliseconds(), r.Owner)
-	if err != nil {
-		return nil, err
-	}
-	switch reply {
-	case int64(0):
-		if r.Busy != nil {
-			r.Busy()
-		}
-		return nil, lock.ErrHeld
-	case int64(-1):
-		return nil, driver.Refused(errors.New("the request was abandoned"))
-	case int64(-2):
-		return nil, foreign(name)
-	case int64(-3):
-		return nil, foreign(counter)
-	}
-	text, _ := reply.(string)
-	token, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		return nil, unexpected(reply)
-	}
-	return &grant{backend: b, key: r.Key, id: r.ID, token: lock.Token(token), ttl: ttl, proved: proved}, nil
-}
-
-// Abandon implements driver.Driver. The tombstone stays as long as the engine goes on
-// abandoning. A request that is under way for longer still takes the lock for one TTL,
-// in which nobody renews it.
-func (b *backend) Abandon(ctx context.Context, r *driver.Request) error {
-	name := lockName(b.prefix, r.Key)
-	_, err := b.run(ctx, releaseScript, []string{name, tombstoneName(name, r.ID)}, r.ID, 2*r.TTL.Milliseconds())
-	return err
 }
 
 // maxBatch is how many locks one script renews, while the server does nothing else:
@@ -145,19 +105,29 @@ func (c *call) renewed(err error) []error {
 // Inspect implements driver.Driver.
 func (b *backend) Inspect(ctx context.Context, key string) (lock.Info, error) {
 	name := lockName(b.prefix, key)
-	reply, err := b.run(ctx, inspectScript, []string{name})
+	reply, err := b.run(ctx, inspectScript, []string{name, queueName(name)})
 	switch {
 	case err != nil:
 		return lock.Info{}, err
-	case reply == int64(0):
-		return lock.Info{}, nil
+	case reply == int64(-2):
+		return lock.Info{}, foreign(name)
 	}
-	value, _ := reply.(string)
+	parts, _ := reply.([]any)
+	if len(parts) != 2 {
+		return lock.Info{}, unexpected(reply)
+	}
+	waiters, _ := parts[1].(int64)
+	info := lock.Info{Waiters: int(waiters)}
+	if parts[0] == int64(0) {
+		return info, nil
+	}
+	value, _ := parts[0].(string)
 	holder, ok := parseHolder(value)
 	if !ok {
 		return lock.Info{}, foreign(name)
 	}
-	return lock.Info{Holders: []lock.Holder{holder}}, nil
+	info.Holders = []lock.Holder{holder}
+	return info, nil
 }
 
 const idLen = 32 // 128 bits in hexadecimal
@@ -180,55 +150,18 @@ func parseHolder(value string) (h lock.Holder, ok bool) {
 	return lock.Holder{Owner: fields[3], Token: lock.Token(token), Since: time.UnixMicro(since)}, true
 }
 
+// Prompt implements driver.Prompt: if the client looks at deadlines, every request has
+// one.
+func (b *backend) Prompt() bool { return b.prompt }
+
 // Features implements driver.Driver.
 func (b *backend) Features() lock.Features { return lock.Fencing | lock.Leased }
 
 // Close implements driver.Driver.
-func (b *backend) Close(context.Context) error {
+func (b *backend) Close(ctx context.Context) error {
+	b.wakeups.close(ctx)
 	if !b.owned {
 		return nil
 	}
 	return b.client.Close()
-}
-
-// grant is one lock, and its lease: in Redis each has its own.
-type grant struct {
-	backend *backend
-	key, id string
-	token   lock.Token
-	ttl     time.Duration
-	proved  driver.Stamp
-}
-
-// Token implements driver.Grant.
-func (g *grant) Token() (lock.Token, bool) { return g.token, true }
-
-// Lease implements driver.Grant.
-func (g *grant) Lease() driver.Lease { return g }
-
-// Proved implements driver.Grant.
-func (g *grant) Proved() driver.Stamp { return g.proved }
-
-// Release implements driver.Grant.
-func (g *grant) Release(ctx context.Context) error {
-	b := g.backend
-	switch reply, err := b.run(ctx, releaseScript, []string{lockName(b.prefix, g.key)}, g.id); {
-	case err != nil:
-		return err
-	case reply != int64(1):
-		return lock.ErrLost
-	}
-	return nil
-}
-
-// Term implements driver.Lease. It is what was sent: Redis counts from when it got the
-// request, and a lock goes in the millisecond after its last, never before.
-func (g *grant) Term() time.Duration { return g.ttl }
-
-// End implements driver.Lease.
-func (g *grant) End(ctx context.Context) error {
-	if err := g.Release(ctx); !errors.Is(err, lock.ErrLost) {
-		return err
-	}
-	return nil
 }

@@ -83,8 +83,8 @@ func TestRefusals(t *testing.T) {
 func TestUnknownOutcomeIsAbandoned(t *testing.T) {
 	gone := make(chan string, 100)
 	f := newFake(t, func(command []string) string {
-		if len(command) > 5 && strings.Contains(command[4], ":void:") { // release.lua with a tombstone
-			gone <- command[5]
+		if len(command) > 7 && strings.Contains(command[6], ":void:") { // release.lua with a tombstone
+			gone <- command[7]
 			return ":0\r\n"
 		}
 		return ""
@@ -224,8 +224,9 @@ func calls(t *testing.T, c *redis.Client, command string) int {
 func TestAccessControl(t *testing.T) {
 	s := testserver.Redis(t)
 	admin := dial(t, s.Addr())
-	do(t, admin, "acl", "setuser", "app", "on", ">secret", "~holdfast:*",
-		"+eval", "+evalsha", "+get", "+set", "+del", "+exists", "+pexpire", "+time", "+ping")
+	do(t, admin, "acl", "setuser", "app", "on", ">secret", "~holdfast:*", "&holdfast:wake:*",
+		"+eval", "+evalsha", "+get", "+mget", "+set", "+del", "+exists", "+pexpire", "+pttl", "+time", "+ping",
+		"+zadd", "+zrange", "+zrem", "+zcard", "+publish", "+subscribe")
 	l, err := lock.Open(t.Context(), "redis://app:secret@"+s.Addr())
 	if err != nil {
 		t.Fatal(err)
@@ -250,8 +251,10 @@ func TestAccessControl(t *testing.T) {
 	if err := d.Abandon(t.Context(), ask("k")); err != nil {
 		t.Errorf("Abandon: %v", err)
 	}
-	for _, less := range []string{"-time", "-get", "resetkeys", "-evalsha"} {
-		do(t, admin, "acl", "setuser", "app", less)
+	for _, less := range []string{"-time", "-mget -get", "resetkeys", "-evalsha"} {
+		for rule := range strings.FieldsSeq(less) {
+			do(t, admin, "acl", "setuser", "app", rule)
+		}
 		// Denied is not gone.
 		if errs := d.Renew(t.Context(), []driver.Lease{g.Lease()}); errors.Is(errs[0], lock.ErrLost) {
 			t.Errorf("%s: Renew: %v", less, errs[0])

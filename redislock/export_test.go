@@ -12,8 +12,16 @@ func NewDriver(client redis.UniversalClient, cfg Config) (driver.Driver, error) 
 	if err != nil {
 		return nil, err
 	}
-	return newBackend(client, cfg)
+	if err := checkClient(client); err != nil {
+		return nil, err
+	}
+	return newBackend(client, cfg, noHost{}), nil
 }
 
 // Open is what is registered, for a Config that a URL cannot give.
 var Open = open
+
+// noHost hears nothing.
+type noHost struct{ driver.Host }
+
+func (noHost) Warn(error) {}

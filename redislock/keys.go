@@ -30,6 +30,8 @@ func lockName(prefix, key string) string { return prefix + ":{" + escape(key) + 
 // The other names of the lock whose name is given.
 func counterName(name string) string       { return name + ":token" }
 func tombstoneName(name, id string) string { return name + ":void:" + id }
+func queueName(name string) string         { return name + ":queue" }
+func turnName(name string) string          { return name + ":turn" }
 
 // escape maps keys to text one-to-one, and leaves alone what can be read.
 func escape(key string) string {

@@ -32,6 +32,11 @@ type Config struct {
 	// Prefix begins all names at the server; "" means "holdfast". Lockers with
 	// different prefixes do not see each other.
 	Prefix string
+
+	// MaxTTL, if not 0, is the longest TTL of all Lockers on the server. Then none is
+	// granted a lock before the server has run for so long: after a restart it may
+	// have forgotten locks whose holders rely on them.
+	MaxTTL time.Duration
 }
 
 // New returns a Locker on a client that the application has. It asks the server
@@ -40,41 +45,51 @@ type Config struct {
 // The client is a *redis.Client, from redis.NewFailoverClient too, or a
 // *redis.ClusterClient, or what wraps one of them. Locks do without its retries. A
 // ClusterClient should have ContextTimeoutEnabled set: otherwise a node that hangs
-// holds each request for the whole ReadTimeout.
+// holds each request for the whole ReadTimeout. A Client with it is faster by the time
+// that it takes to hand each request to another goroutine.
 func New(client redis.UniversalClient, cfg Config) (lock.Locker, error) {
 	cfg, err := cfg.resolve()
 	if err != nil {
 		return nil, fmt.Errorf("holdfast: %w", err)
 	}
-	b, err := newBackend(client, cfg)
-	if err != nil {
+	if err := checkClient(client); err != nil {
 		return nil, fmt.Errorf("holdfast: %w", err)
 	}
-	return driver.New(func(driver.Host) (driver.Driver, error) { return b, nil }, cfg.Config)
+	return driver.New(func(h driver.Host) (driver.Driver, error) { return newBackend(client, cfg, h), nil }, cfg.Config)
+}
+
+// checkClient refuses clients that cannot be used, or not safely.
+func checkClient(client redis.UniversalClient) error {
+	switch client.(type) {
+	case nil:
+		return fmt.Errorf("%w: the Redis client is nil", lock.ErrInvalid)
+	case *redis.Ring:
+		return fmt.Errorf("%w: a redis.Ring moves keys between servers, which grants locks twice; "+
+			"give a redis.Client or a redis.ClusterClient", lock.ErrInvalid)
+	case *redis.AutoPipeliner:
+		return fmt.Errorf("%w: a redis.AutoPipeliner sends commands late and again; "+
+			"give the client that it was made from", lock.ErrInvalid)
+	}
+	return nil
 }
 
 // newBackend returns a backend on a client that is not its own.
-func newBackend(client redis.UniversalClient, cfg Config) (*backend, error) {
-	b := &backend{client: client, prefix: cfg.Prefix, limit: requestLimit(cfg.TTL)}
+func newBackend(client redis.UniversalClient, cfg Config, h driver.Host) *backend {
+	b := &backend{client: client, prefix: cfg.Prefix, limit: requestLimit(cfg.TTL), maxTTL: cfg.MaxTTL}
 	switch c := client.(type) {
-	case nil:
-		return nil, fmt.Errorf("%w: the Redis client is nil", lock.ErrInvalid)
 	case *redis.Client:
 		// While it reads, a client looks at its own timeouts only, unless told otherwise.
-		if o := c.Options(); !o.ContextTimeoutEnabled && (o.ReadTimeout <= 0 || o.ReadTimeout > b.limit) {
+		o := c.Options()
+		b.prompt = o.ContextTimeoutEnabled
+		if !o.ContextTimeoutEnabled && (o.ReadTimeout <= 0 || o.ReadTimeout > b.limit) {
 			b.client = c.WithTimeout(b.limit)
 		}
-	case *redis.Ring:
-		return nil, fmt.Errorf("%w: a redis.Ring moves keys between servers, which grants locks twice; "+
-			"give a redis.Client or a redis.ClusterClient", lock.ErrInvalid)
-	case *redis.AutoPipeliner:
-		return nil, fmt.Errorf("%w: a redis.AutoPipeliner sends commands late and again; "+
-			"give the client that it was made from", lock.ErrInvalid)
 	default:
 		b.follows = true
 		b.apart.Store(true)
 	}
-	return b, nil
+	b.wakeups = newWakeups(b.client, cfg.Prefix, b.limit, h)
+	return b
 }
 
 // resolve checks c and fills in its zero values.
@@ -86,6 +101,10 @@ func (c Config) resolve() (Config, error) {
 	if rest := c.TTL % time.Millisecond; rest != 0 {
 		return Config{}, fmt.Errorf("%w: ttl %v is not whole milliseconds, as Redis counts them; take %v",
 			lock.ErrInvalid, c.TTL, c.TTL-rest)
+	}
+	if c.MaxTTL != 0 && (c.MaxTTL < c.TTL || c.MaxTTL > lock.MaxTTL) {
+		return Config{}, fmt.Errorf("%w: max_ttl %v, the longest TTL of all Lockers on the server, is not between the ttl, %v, and %v",
+			lock.ErrInvalid, c.MaxTTL, c.TTL, lock.MaxTTL)
 	}
 	c.Prefix = cmp.Or(c.Prefix, defaultPrefix)
 	return c, checkPrefix(c.Prefix)
@@ -101,7 +120,7 @@ func open(ctx context.Context, u *url.URL, common lock.Config) (lock.Locker, err
 		return nil, err
 	}
 	q := driver.NewQuery(u)
-	cfg := Config{Config: common, Prefix: q.String("prefix", "")}
+	cfg := Config{Config: common, Prefix: q.String("prefix", ""), MaxTTL: q.Duration("max_ttl", 0)}
 	if err := q.Err(); err != nil {
 		return nil, err
 	}
@@ -117,7 +136,9 @@ func open(ctx context.Context, u *url.URL, common lock.Config) (lock.Locker, err
 			_ = client.Close()
 			return nil, err
 		}
-		return &backend{client: client, owned: true, prefix: cfg.Prefix, limit: limit}, nil
+		b := newBackend(client, cfg, h)
+		b.owned = true
+		return b, nil
 	}, cfg.Config)
 }
 

@@ -1,15 +1,44 @@
--- Frees the lock if it is this holder's. With a tombstone, a request of the same ID
--- that is still on its way will take nothing.
+-- Frees the lock if it is this holder's, and wakes who waits for it. To abandon a
+-- request, it takes that out of the queue, too, and leaves a tombstone: a request of
+-- the same ID that is still on its way will take nothing.
 --
--- KEYS: lock, and perhaps the tombstone of the ID. ARGV: ID, tombstone's life in ms.
+-- KEYS: lock, queue, turn, and perhaps the tombstone of the ID.
+-- ARGV: ID, what the channels of all Lockers begin with, whether the server knows all
+-- who listen (1); and with a tombstone its life in ms, and the entry in the queue.
 -- Returns 1: freed, or 0: not this holder's.
 
 local v = redis.pcall('GET', KEYS[1])
 if type(v) == 'table' and not string.find(v.err, 'WRONGTYPE', 1, true) then return v end
 
-local freed = 0
+local freed, wake = 0, false
 if type(v) == 'string' and string.sub(v, 1, #ARGV[1] + 1) == ARGV[1] .. ' ' then
   freed = redis.call('DEL', KEYS[1])
+  wake = true
 end
-if KEYS[2] then redis.call('SET', KEYS[2], '1', 'PX', ARGV[2]) end
+if KEYS[4] then
+  redis.call('SET', KEYS[4], '1', 'PX', ARGV[4])
+  redis.pcall('ZREM', KEYS[2], ARGV[5])
+  if redis.pcall('GET', KEYS[3]) == ARGV[1] then -- the turn that it will not take
+    redis.call('DEL', KEYS[3])
+    wake = not v
+  end
+end
+
+-- Who has waited longest gets the turn: for as long as its head start, which is in its
+-- entry, nobody else may take the lock. Whom nobody hears for is dead. The one behind is
+-- told to look when the head start is over. If what there is in place of a queue or a
+-- turn is not ours, it is left alone: it must not fail the release.
+for _ = 1, 1000 do -- of the dead, no more in one release
+  if not wake then break end
+  local line = redis.pcall('ZRANGE', KEYS[2], '0', '1')
+  local locker, id, start = string.match(line[1] or '', '^(%x+) (%x+) (%d+)$')
+  if not locker then break end
+  redis.call('ZREM', KEYS[2], line[1])
+  if redis.pcall('PUBLISH', ARGV[2] .. locker, id) ~= 0 or ARGV[3] ~= '1' then
+    redis.pcall('SET', KEYS[3], id, 'PX', start, 'NX')
+    locker, id = string.match(line[2] or '', '^(%x+) (%x+) ')
+    if locker then redis.pcall('PUBLISH', ARGV[2] .. locker, id .. ' ' .. start) end
+    wake = false
+  end
+end
 return freed

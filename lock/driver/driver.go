@@ -99,8 +99,9 @@ type Lease interface {
 	// End gives the whole lease up, with every grant and every waiter on it:
 	// calls of Acquire that wait on it return, with an error marked by [Refused],
 	// for what they left at the server ends with the lease. From the moment End is
-	// called the driver grants nothing on it any more. The engine calls it for leases announced by [Host.Keep] that passed their
-	// deadline, and for leases that may carry what could not be abandoned.
+	// called the driver grants nothing on it any more. The engine calls it for leases
+	// announced by [Host.Keep] that passed their deadline, and for leases that may carry
+	// what could not be abandoned.
 	End(ctx context.Context) error
 }
 

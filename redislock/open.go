@@ -164,8 +164,8 @@ func parse(u *url.URL) (*redis.Options, error) {
 		return bad("the URL has several hosts")
 	}
 	user := u.User.Username()
-	password, set := u.User.Password()
-	if user != "" && !set {
+	password, _ := u.User.Password()
+	if user != "" && password == "" { // the client would log in as nobody, and be the default user
 		return bad("the URL has a user but no password (a password alone is :password@)")
 	}
 	host := cmp.Or(u.Hostname(), "localhost")

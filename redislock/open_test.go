@@ -115,6 +115,7 @@ func TestPasswords(t *testing.T) {
 func TestBadURLsDoNotShowPasswords(t *testing.T) {
 	urls := []string{
 		"redis://app@localhost",
+		"redis://app:@localhost",
 		"redis://s3cret@localhost",
 		"redis://:pass#s3cret@localhost/0",
 		"redis://:12#s3cret@localhost/0",

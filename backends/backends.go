@@ -7,8 +7,17 @@
 //	}
 //	defer l.Close()
 //
-// It brings the SDK of every backend into the binary. A program that knows where it
-// locks imports that backend alone.
+// A program with a configuration file has a [Config] there, in JSON or YAML: it says
+// what a URL says, and takes passwords as they are.
+//
+//	lock:
+//	  url: rediss://redis.example.com/0
+//	  user: app
+//	  password: "p@ss/w?rd"
+//	  require: [fencing, leased]
+//
+// The package brings the SDK of every backend into the binary. A program that knows
+// where it locks imports that backend alone.
 package backends
 
 import (

@@ -27,6 +27,7 @@ type backend struct {
 	// long as a slot is being moved.
 	follows bool
 
+	funnel  *funnel
 	wakeups *wakeups
 
 	// apart: the keys of two locks must not meet in one script (a cluster).
@@ -34,7 +35,7 @@ type backend struct {
 }
 
 // run runs s once. Its error is marked: see fault.
-func (b *backend) run(ctx context.Context, s script, keys []string, args ...any) (any, error) {
+func (b *backend) run(ctx context.Context, s *script, keys []string, args ...any) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, driver.Refused(err)
 	}
@@ -42,9 +43,8 @@ func (b *backend) run(ctx context.Context, s script, keys []string, args ...any)
 	// a deadline.
 	ctx, cancel := context.WithTimeout(ctx, b.limit)
 	defer cancel()
-	c := call{keys: keys, args: args}
-	s.run(ctx, b.client, &c)
-	return c.reply, b.fault(c.err)
+	reply, err := b.funnel.run(ctx, &call{script: s, keys: keys, args: args})
+	return reply, b.fault(err)
 }
 
 // maxBatch is how many locks one script renews, while the server does nothing else:
@@ -69,13 +69,13 @@ func (b *backend) renew(ctx context.Context, leases []driver.Lease, batch int) [
 	calls := make([]*call, 0, (len(leases)+batch-1)/batch)
 	for i, l := range leases {
 		if i%batch == 0 {
-			calls = append(calls, new(call))
+			calls = append(calls, &call{script: renewScript})
 		}
 		g, c := l.(*grant), calls[len(calls)-1]
 		c.keys = append(c.keys, lockName(b.prefix, g.key))
 		c.args = append(c.args, g.id, g.ttl.Milliseconds())
 	}
-	renewScript.runAll(ctx, b.client, calls)
+	runAll(ctx, b.client, calls)
 	errs := make([]error, 0, len(leases))
 	for _, c := range calls {
 		errs = append(errs, c.renewed(b.fault(c.err))...)

@@ -25,3 +25,21 @@ var Open = open
 type noHost struct{ driver.Host }
 
 func (noHost) Warn(error) {}
+
+// MostUnderWay is how many round trips there are at once.
+const MostUnderWay = mostSingle + mostBatches
+
+// UnderWay and Queued say how many there are, and how many requests wait for one.
+func UnderWay(d driver.Driver) int {
+	f := d.(*backend).funnel
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.single + f.batches
+}
+
+func Queued(d driver.Driver) int {
+	f := d.(*backend).funnel
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.queue)
+}

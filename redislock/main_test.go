@@ -115,3 +115,13 @@ func matches(t *testing.T, what string, err error, want ...error) {
 		}
 	}
 }
+
+// until waits for what the server, or another goroutine, is about to do.
+func until(t *testing.T, come func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !come(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it has not come")
+		}
+	}
+}

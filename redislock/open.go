@@ -88,6 +88,7 @@ func newBackend(client redis.UniversalClient, cfg Config, h driver.Host) *backen
 		b.follows = true
 		b.apart.Store(true)
 	}
+	b.funnel = &funnel{client: b.client, limit: b.limit}
 	b.wakeups = newWakeups(b.client, cfg.Prefix, b.limit, h)
 	return b
 }

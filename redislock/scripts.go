@@ -33,40 +33,41 @@ var (
 // source. It is redis.Script with commands that are sent once.
 type script struct{ source, hash string }
 
-func newScript(source string) script {
+func newScript(source string) *script {
 	sum := sha1.Sum([]byte(source))
-	return script{source, hex.EncodeToString(sum[:])}
+	return &script{source, hex.EncodeToString(sum[:])}
 }
 
 // call is one run of a script, and what came of it.
 type call struct {
-	keys  []string
-	args  []any
-	reply any
-	err   error
+	script *script
+	keys   []string
+	args   []any
+	reply  any
+	err    error
 }
 
-// run makes one call.
-func (s script) run(ctx context.Context, client redis.UniversalClient, c *call) {
+// run makes the call.
+func (c *call) run(ctx context.Context, client redis.UniversalClient) {
 	send := func(command, code string) {
 		cmd := newOnce(ctx, command, code, c)
 		_ = client.Process(ctx, cmd) // the error is the command's, too
 		c.reply, c.err = cmd.Result()
 	}
-	if send("evalsha", s.hash); unknownScript(c.err) {
-		send("eval", s.source)
+	if send("evalsha", c.script.hash); unknownScript(c.err) {
+		send("eval", c.script.source)
 	}
 }
 
 // runAll makes all calls in one round trip. They go through a pipeline even if there
-// is one only: go-redis has a pool of connections for pipelines, so that a crowd that
-// acquires does not keep the renewals waiting.
-func (s script) runAll(ctx context.Context, client redis.UniversalClient, calls []*call) {
-	send := func(command, code string, calls []*call) {
+// is one only: go-redis has a pool of connections for pipelines, so that what else an
+// application does with its client does not keep the renewals waiting.
+func runAll(ctx context.Context, client redis.UniversalClient, calls []*call) {
+	send := func(command string, code func(*script) string, calls []*call) {
 		pipe := client.Pipeline()
 		cmds := make([]once, len(calls))
 		for i, c := range calls {
-			cmds[i] = newOnce(ctx, command, code, c)
+			cmds[i] = newOnce(ctx, command, code(c.script), c)
 			_ = pipe.Process(ctx, cmds[i]) // only queues it
 		}
 		_, err := pipe.Exec(ctx)
@@ -79,7 +80,7 @@ func (s script) runAll(ctx context.Context, client redis.UniversalClient, calls 
 			}
 		}
 	}
-	send("evalsha", s.hash, calls)
+	send("evalsha", func(s *script) string { return s.hash }, calls)
 	var again []*call
 	for _, c := range calls {
 		if unknownScript(c.err) {
@@ -87,7 +88,7 @@ func (s script) runAll(ctx context.Context, client redis.UniversalClient, calls 
 		}
 	}
 	if len(again) > 0 {
-		send("eval", s.source, again)
+		send("eval", func(s *script) string { return s.source }, again)
 	}
 }
 

@@ -25,20 +25,22 @@ if KEYS[4] then
 end
 
 -- Who has waited longest gets the turn: for as long as its head start, which is in its
--- entry, nobody else may take the lock. Whom nobody hears for is dead. The one behind is
--- told to look when the head start is over. If what there is in place of a queue or a
--- turn is not ours, it is left alone: it must not fail the release.
+-- entry, nobody else may take the lock. The one behind is told to look when that is
+-- over. Whom nobody hears for is dead. If what there is in place of a queue or a turn is
+-- not ours, it is left alone: it must not fail the release.
+if not wake then return freed end
+local start -- that was given
 for _ = 1, 1000 do -- of the dead, no more in one release
-  if not wake then break end
-  local line = redis.pcall('ZRANGE', KEYS[2], '0', '1')
-  local locker, id, start = string.match(line[1] or '', '^(%x+) (%x+) (%d+)$')
+  local entry = redis.pcall('ZRANGE', KEYS[2], '0', '0')[1]
+  local locker, id, own = string.match(entry or '', '^(%x+) (%x+) (%d+)$')
   if not locker then break end
-  redis.call('ZREM', KEYS[2], line[1])
-  if redis.pcall('PUBLISH', ARGV[2] .. locker, id) ~= 0 or ARGV[3] ~= '1' then
-    redis.pcall('SET', KEYS[3], id, 'PX', start, 'NX')
-    locker, id = string.match(line[2] or '', '^(%x+) (%x+) ')
-    if locker then redis.pcall('PUBLISH', ARGV[2] .. locker, id .. ' ' .. start) end
-    wake = false
+  local message = start and id .. ' ' .. start or id
+  local heard = redis.pcall('PUBLISH', ARGV[2] .. locker, message) ~= 0 or ARGV[3] ~= '1'
+  if heard and start then break end
+  redis.call('ZREM', KEYS[2], entry)
+  if heard then
+    redis.pcall('SET', KEYS[3], id, 'PX', own, 'NX')
+    start = own
   end
 end
 return freed

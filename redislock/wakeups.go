@@ -96,13 +96,13 @@ func (w *wakeups) listen(ctx context.Context) bool {
 	making := make(chan struct{})
 	w.making = making
 	w.mu.Unlock()
-	sub, start, err := w.subscribe(context.WithoutCancel(ctx)) // others wait for it, too
+	sub, start, pause := w.subscribe(context.WithoutCancel(ctx)) // others wait for it, too
 	w.mu.Lock()
 	w.making = nil
 	close(making)
 	switch {
-	case err != nil:
-		w.retry = time.Now().Add(w.pause(err))
+	case sub == nil:
+		w.retry = time.Now().Add(pause)
 		return false
 	case w.closed:
 		_ = sub.Close()
@@ -113,20 +113,25 @@ func (w *wakeups) listen(ctx context.Context) bool {
 	return true
 }
 
-// pause is when to try again to subscribe. What will not mend itself is told.
-func (w *wakeups) pause(err error) time.Duration {
-	mended, ok := permanent(err)
-	if !ok {
-		return time.Second
-	}
-	w.host.Warn(fmt.Errorf("waiters have to ask redis again and again, as it does not let them subscribe: %w", mended))
-	return time.Minute
-}
-
-// subscribe returns what the server has confirmed.
-func (w *wakeups) subscribe(ctx context.Context) (*redis.PubSub, time.Duration, error) {
+// subscribe returns a connection that the server has confirmed, and the head start of who
+// is called over it; or nil, and how long to leave it at that. What will not mend itself
+// is told.
+func (w *wakeups) subscribe(ctx context.Context) (sub *redis.PubSub, start, pause time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, w.limit)
 	defer cancel()
+	sub, start, err := w.trySubscribe(ctx)
+	if err == nil {
+		return sub, start, 0
+	}
+	mended, ok := permanent(err)
+	if !ok {
+		return nil, 0, time.Second
+	}
+	w.host.Warn(fmt.Errorf("waiters have to ask redis again and again, as it does not let them subscribe: %w", mended))
+	return nil, 0, time.Minute
+}
+
+func (w *wakeups) trySubscribe(ctx context.Context) (*redis.PubSub, time.Duration, error) {
 	start, err := w.headStart(ctx)
 	if err != nil {
 		return nil, 0, err

@@ -90,7 +90,7 @@ var mutants = []mutant{
 		{serverFile, "free := len(e.holds) == 0\n", "free := len(e.holds) == 0 || e.holds[0].lease == h.lease\n"},
 	}},
 	{"SecondReleaseFails", sessions, []string{"ReleaseAgain"}, []edit{
-		{releaseFile, "	h.startRelease(now, e.settleNow)\n", "	if h.release != nil { defer func() { err = lock.ErrReleased }() }\n	h.startRelease(now, e.settleNow)\n"},
+		{releaseFile, "	h.startRelease(now, func(", "	if h.release != nil { defer func() { err = lock.ErrReleased }() }\n	h.startRelease(now, func("},
 		{releaseFile, "Release(ctx context.Context) error {\n\te := h.e", "Release(ctx context.Context) (err error) {\n\te := h.e"},
 	}},
 	{"CloseHangsWhenMute", sessions, []string{"CloseWhenMute"}, []edit{

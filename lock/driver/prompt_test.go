@@ -38,8 +38,6 @@ func calledHere() bool {
 // Only a caller that cannot give up, of a driver that keeps to deadlines, makes its
 // calls itself.
 func TestWhoCallsTheDriver(t *testing.T) {
-	endless, cancel := context.WithCancel(context.Background())
-	defer cancel()
 	for _, test := range []struct {
 		name   string
 		ctx    context.Context
@@ -47,7 +45,7 @@ func TestWhoCallsTheDriver(t *testing.T) {
 		itself bool
 	}{
 		{"prompt driver, no end", context.Background(), openPrompt, true},
-		{"prompt driver, can be cancelled", endless, openPrompt, false},
+		{"prompt driver, can be cancelled", t.Context(), openPrompt, false},
 		{"any driver, no end", context.Background(), open, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {

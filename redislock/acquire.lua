@@ -30,14 +30,19 @@ if void then return -1 end
 
 if why then
   if ARGV[4] == '' then return {why, left} end
-  -- In the queue a request keeps its place, however often it asks. A queue that nobody
-  -- has asked about for a minute is of the dead: who waits asks every second.
+  -- In the queue a request keeps its place, however often it asks; who was called (see
+  -- release.lua) and came too late has it back. A queue that nobody has asked about for a
+  -- minute is of the dead: who waits asks every second.
   if redis.call('PTTL', KEYS[5]) == -1 then return -5 end
   local time = redis.call('TIME')
-  local added = redis.pcall('ZADD', KEYS[5], 'NX', time[1] * 1000000 + time[2], ARGV[4])
+  local added = redis.pcall('ZADD', KEYS[5], 'NX', time[1] .. string.sub('00000' .. time[2], -6), ARGV[4])
   if type(added) == 'table' then
     if string.find(added.err, 'WRONGTYPE', 1, true) then return -5 end
     return added
+  end
+  if added == 0 then
+    local called = string.match(redis.call('ZSCORE', KEYS[5], ARGV[4]), '^%-(.*)')
+    if called then redis.call('ZADD', KEYS[5], called, ARGV[4]) end
   end
   redis.call('PEXPIRE', KEYS[5], '60000')
   return {why, left}
@@ -71,9 +76,6 @@ if counted.err then
   redis.call('DEL', KEYS[1])
   return counted
 end
-if turn then
-  redis.pcall('DEL', KEYS[4])
-elseif ARGV[4] ~= '' then
-  redis.pcall('ZREM', KEYS[5], ARGV[4]) -- it was faster than its turn
-end
+if turn then redis.pcall('DEL', KEYS[4]) end
+if ARGV[4] ~= '' then redis.pcall('ZREM', KEYS[5], ARGV[4]) end
 return token

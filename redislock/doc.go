@@ -63,6 +63,7 @@
 // waiter depends on being called: each asks again when the lease that it waits for
 // should be over, and once a second. If the server does not let a Locker subscribe,
 // as [lock.Warning] tells then, its waiters ask again and again at growing intervals.
+// Inspect counts who stands in the queue: of those that have died, some too.
 //
 // # What is at the server
 //

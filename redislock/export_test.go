@@ -1,8 +1,11 @@
 package redislock
 
 import (
+	"time"
+
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-go/holdfast/lock"
 	"github.com/holdfast-go/holdfast/lock/driver"
 )
 
@@ -16,6 +19,19 @@ func NewDriver(client redis.UniversalClient, cfg Config) (driver.Driver, error) 
 		return nil, err
 	}
 	return newBackend(client, cfg, noHost{}), nil
+}
+
+// NewWithHeadStart is New for a Locker whose waiters need so long to take a lock.
+func NewWithHeadStart(client redis.UniversalClient, cfg Config, start time.Duration) (lock.Locker, error) {
+	cfg, err := cfg.resolve()
+	if err != nil {
+		return nil, err
+	}
+	return driver.New(func(h driver.Host) (driver.Driver, error) {
+		b := newBackend(client, cfg, h)
+		b.wakeups.least, b.wakeups.most = start, start
+		return b, nil
+	}, cfg.Config)
 }
 
 // Open is what is registered, for a Config that a URL cannot give.

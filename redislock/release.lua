@@ -24,23 +24,31 @@ if KEYS[4] then
   end
 end
 
--- Who has waited longest gets the turn: for as long as its head start, which is in its
--- entry, nobody else may take the lock. The one behind is told to look when that is
--- over. Whom nobody hears for is dead. If what there is in place of a queue or a turn is
--- not ours, it is left alone: it must not fail the release.
+-- Who has waited longest is called, and gets the turn: for as long as its head start,
+-- which is in its entry, nobody else may take the lock. A negative score says that it
+-- was called: if it has not even asked since, or nobody hears for it, it is dead. The
+-- one behind is told to look after twice the head start. If what there is in place of a
+-- queue or a turn is not ours, it is left alone: it must not fail the release.
 if not wake then return freed end
 local start -- that was given
+local place = '0'
 for _ = 1, 1000 do -- of the dead, no more in one release
-  local entry = redis.pcall('ZRANGE', KEYS[2], '0', '0')[1]
+  local entry, score = unpack(redis.pcall('ZRANGE', KEYS[2], place, place, 'WITHSCORES'))
   local locker, id, own = string.match(entry or '', '^(%x+) (%x+) (%d+)$')
   if not locker then break end
-  local message = start and id .. ' ' .. start or id
-  local heard = redis.pcall('PUBLISH', ARGV[2] .. locker, message) ~= 0 or ARGV[3] ~= '1'
-  if heard and start then break end
-  redis.call('ZREM', KEYS[2], entry)
-  if heard then
+  local alive = false
+  if start or tonumber(score) > 0 then
+    local message = start and id .. ' ' .. 2 * start or id
+    alive = redis.pcall('PUBLISH', ARGV[2] .. locker, message) ~= 0 or ARGV[3] ~= '1'
+  end
+  if not alive then
+    redis.call('ZREM', KEYS[2], entry)
+  elseif start then
+    break
+  else
+    redis.call('ZADD', KEYS[2], '-' .. score, entry)
     redis.pcall('SET', KEYS[3], id, 'PX', own, 'NX')
-    start = own
+    start, place = own, '1'
   end
 end
 return freed

@@ -25,6 +25,8 @@ type wakeups struct {
 	prefix string        // of the channels of all Lockers
 	locker string        // this one, at the server
 
+	least, most time.Duration // of head starts
+
 	mu       sync.Mutex
 	calls    map[string]chan time.Duration // of who waits, by request ID: after how long to ask
 	sub      *redis.PubSub                 // nil until there is one
@@ -41,6 +43,7 @@ func newWakeups(client redis.UniversalClient, prefix string, limit time.Duration
 	return &wakeups{
 		client: client, host: host, limit: limit,
 		prefix: prefix + ":wake:", locker: hex.EncodeToString(id[:]),
+		least: 5 * time.Millisecond, most: 100 * time.Millisecond,
 		calls: make(map[string]chan time.Duration),
 	}
 }
@@ -144,11 +147,11 @@ func (w *wakeups) trySubscribe(ctx context.Context) (*redis.PubSub, time.Duratio
 	return sub, start, nil
 }
 
-// headStart is how long a waiter is given to take a lock that was released: 5 ms to wake
-// up, and the way of the call and of its request.
+// headStart is how long a waiter is given to take a lock that was released: a moment to
+// wake up, and the way of the call and of its request.
 func (w *wakeups) headStart(ctx context.Context) (time.Duration, error) {
-	const tries, least, most = 3, 5 * time.Millisecond, 100 * time.Millisecond
-	way := most
+	const tries = 3
+	way := w.most
 	for range tries {
 		began := time.Now()
 		if err := w.client.Process(ctx, once{redis.NewCmd(ctx, "ping")}); err != nil {
@@ -156,7 +159,7 @@ func (w *wakeups) headStart(ctx context.Context) (time.Duration, error) {
 		}
 		way = min(way, time.Since(began))
 	}
-	return min(least+2*way, most).Truncate(time.Millisecond), nil
+	return min(w.least+2*way, w.most).Truncate(time.Millisecond), nil
 }
 
 // read passes on what the server says, until sub is closed.

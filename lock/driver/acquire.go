@@ -167,6 +167,15 @@ func (a *acquisition) see(err error) {
 	}
 }
 
+// failed sees that the key could not be asked for. That the wait was over before it was
+// asked for is no news of the key.
+func (a *acquisition) failed(ctx context.Context, err error) {
+	if isContextError(err) && ended(ctx) {
+		return
+	}
+	a.see(unavailable(ownLimit(err)))
+}
+
 // busy notes that the key is taken. Drivers call it as Request.Busy.
 func (a *acquisition) busy() {
 	a.mu.Lock()
@@ -217,13 +226,13 @@ func (a *acquisition) ask(ctx context.Context) (*handle, error) {
 			}
 			req.slices = 0
 		case outcomeRefused:
-			a.see(unavailable(err))
+			a.failed(ctx, err)
 			if a.noWait() {
 				return nil, a.ended()
 			}
 			req = a.newRequest() // the next one may be on another lease
 		case outcomeUnknown:
-			a.see(unavailable(err))
+			a.failed(ctx, err)
 			s := a.abandon(req)
 			if a.noWait() {
 				return nil, a.ended()

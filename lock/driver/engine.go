@@ -148,7 +148,7 @@ func (e *engine) inspect(ctx context.Context, key string) (lock.Info, error) {
 	case isPermanent(a.err):
 		return lock.Info{}, a.err
 	default:
-		return lock.Info{}, unavailable(a.err)
+		return lock.Info{}, unavailable(ownLimit(a.err))
 	}
 	a.info.Key = key
 	a.info.Holders = slices.Clone(a.info.Holders)

@@ -465,6 +465,8 @@ func TestErrorsOfAcquire(t *testing.T) {
 		"held":        {lock.ErrHeld, []error{lock.ErrHeld}, []error{lock.ErrUnavailable}, 3 * time.Second},
 		"unknown":     {errNet, []error{lock.ErrUnavailable, errNet}, []error{lock.ErrHeld}, 3 * time.Second},
 		"refused":     {driver.Refused(errNet), []error{lock.ErrUnavailable, errNet}, []error{lock.ErrHeld}, 3 * time.Second},
+		"timeout":     {context.DeadlineExceeded, []error{lock.ErrUnavailable}, []error{lock.ErrHeld, context.DeadlineExceeded}, 3 * time.Second},
+		"too late":    {driver.Refused(context.Canceled), []error{lock.ErrUnavailable}, []error{lock.ErrHeld, context.Canceled}, 3 * time.Second},
 		"permanent":   {driver.Permanent(errNet), []error{errNet}, []error{lock.ErrHeld, lock.ErrUnavailable}, 0},
 		"invalid":     {driver.Permanent(lock.ErrInvalid), []error{lock.ErrInvalid}, []error{lock.ErrHeld, lock.ErrUnavailable}, 0},
 		"unsupported": {driver.Permanent(errors.ErrUnsupported), []error{errors.ErrUnsupported}, []error{lock.ErrHeld, lock.ErrUnavailable}, 0},
@@ -498,6 +500,25 @@ func TestErrorsOfAcquire(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A wait that is over when the key is about to be asked for ends with what was last seen
+// of the key, and not as if the caller's context had ended.
+func TestWaitEndsBeforeTheQuestion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		f.acquire = func(ctx context.Context, r *driver.Request) (driver.Grant, error) {
+			if f.called("acquire") == 1 {
+				return nil, lock.ErrHeld
+			}
+			<-ctx.Done()
+			return nil, driver.Refused(ctx.Err())
+		}
+		_, err := open(t, f).Acquire(t.Context(), "k", lock.Wait(100*time.Millisecond))
+		if !errors.Is(err, lock.ErrHeld) || errors.Is(err, lock.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Acquire: %v, want ErrHeld alone", err)
+		}
+	})
 }
 
 // ErrAgain is answered by the same request at once; an unknown outcome by a new one,

@@ -58,6 +58,19 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", lock.ErrUnavailable, err)
 }
 
+// ownLimit hides the end of a context that is not the caller's, but that of a wait, of an
+// attempt or of a connection: callers would take it for the end of theirs.
+func ownLimit(err error) error {
+	if isContextError(err) {
+		return errors.New(err.Error())
+	}
+	return err
+}
+
+func isContextError(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
 // ended says whether ctx is over. The timer of a connection with the same deadline may
 // be a moment ahead of the context's: what it reports then is the context's end.
 func ended(ctx context.Context) bool {

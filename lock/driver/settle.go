@@ -166,7 +166,7 @@ func (e *engine) tried(s *settlement, now Stamp, err error) {
 	if s.over {
 		return
 	}
-	s.err = err
+	s.err = ownLimit(err)
 	switch {
 	case err == nil:
 		e.conclude(s, now, true)

@@ -300,3 +300,20 @@ func TestRefusedReleaseOutlivesItsLease(t *testing.T) {
 		}
 	})
 }
+
+// That a try to release took too long is not told as the end of the caller's context.
+func TestReleaseThatTimesOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		f.acquire = func(context.Context, *driver.Request) (driver.Grant, error) {
+			g := f.grant(nil)
+			g.release = func(context.Context) error { return context.DeadlineExceeded }
+			return g, nil
+		}
+		h := mustTry(t, openWith(t, f, lock.Config{TTL: time.Second}), "k")
+		err := h.Release(t.Context())
+		if !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Release: %v, want ErrUnavailable alone", err)
+		}
+	})
+}

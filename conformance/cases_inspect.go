@@ -15,12 +15,12 @@ import (
 var inspectCases = []Case{
 	{"Inspect", "Inspect says who holds the key, without taking it", nil, func(k *check) {
 		a, b := k.open(), k.open()
-		if info := k.inspect(b); len(info.Holders) != 0 || info.Key != k.key {
+		if info := k.inspect(b, k.key); len(info.Holders) != 0 || info.Key != k.key {
 			k.broken("Inspect of a free key: %+v", info)
 		}
 		h := k.acquire(a, k.key)
 		for _, l := range []lock.Locker{a, b} {
-			info := k.inspect(l)
+			info := k.inspect(l, k.key)
 			if len(info.Holders) != 1 {
 				k.broken("Inspect of a held key: %+v", info)
 			}
@@ -31,7 +31,7 @@ var inspectCases = []Case{
 		}
 		k.held(h)
 		k.release(h)
-		if info := k.inspect(a); len(info.Holders) != 0 {
+		if info := k.inspect(a, k.key); len(info.Holders) != 0 {
 			k.broken("Inspect after the release: %+v", info)
 		}
 		k.release(k.free(b, k.key))
@@ -41,7 +41,7 @@ var inspectCases = []Case{
 		for _, owner := range []string{"host-1:4711:nightly", "a|b, \"c\" {d} %20 / é 日本", " "} {
 			l := k.openConfig(lock.Config{Owner: owner})
 			h := k.acquire(l, k.key)
-			info := k.inspect(b)
+			info := k.inspect(b, k.key)
 			if len(info.Holders) != 1 || info.Holders[0].Owner != "" && info.Holders[0].Owner != owner {
 				k.broken("Inspect shows %+v, want the owner %q", info, owner)
 			}
@@ -54,8 +54,14 @@ var configCases = []Case{
 	{"ConfigIsChecked", "times are checked: negative or out of range is ErrInvalid, nothing is rounded silently", []fault{openConfig}, func(k *check) {
 		for _, cfg := range []lock.Config{
 			{TTL: -1},
+			{TTL: -time.Second},
+			{TTL: math.MinInt64},
 			{TTL: 1},
-			{TTL: time.Microsecond},
+			{TTL: 999 * time.Microsecond},
+			{TTL: time.Millisecond},
+			{TTL: lock.MinTTL - 1},
+			{TTL: lock.MaxTTL + 1},
+			{TTL: 10000 * time.Hour},
 			{TTL: math.MaxInt64},
 			{Owner: "two\nlines"},
 			{Owner: string(make([]byte, 300))},
@@ -74,6 +80,8 @@ var configCases = []Case{
 		a, b := k.open(), k.open()
 		for name, opt := range map[string]lock.Option{
 			"nil": nil, "Wait(-1)": lock.Wait(-1), "MaxHold(-1)": lock.MaxHold(-1), "Margin(-1)": lock.Margin(-1),
+			"Wait(-1s)": lock.Wait(-time.Second), "MaxHold(-1s)": lock.MaxHold(-time.Second), "Margin(-1s)": lock.Margin(-time.Second),
+			"Wait(min)": lock.Wait(math.MinInt64), "MaxHold(min)": lock.MaxHold(math.MinInt64), "Margin(max)": lock.Margin(math.MaxInt64),
 			"Margin(TTL)": lock.Margin(k.ttl), "Margin(TTL/2)": lock.Margin(k.ttl / 2),
 		} {
 			_, tryErr := k.try(a, k.key, opt)
@@ -145,11 +153,11 @@ func (l *eventLog) find(kind lock.EventKind, key string) (lock.Event, bool) {
 	return l.events[i], true
 }
 
-func (k *check) inspect(l lock.Locker) lock.Info {
+func (k *check) inspect(l lock.Locker, key string) lock.Info {
 	k.Helper()
 	var info lock.Info
 	var err error
-	k.within(k.longest(), "Inspect", func() { info, err = l.Inspect(k.ctx, k.key) })
+	k.within(k.longest(), "Inspect", func() { info, err = l.Inspect(k.ctx, key) })
 	if err != nil {
 		k.broken("Inspect: %v", err)
 	}

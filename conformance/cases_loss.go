@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"errors"
 	"time"
 
 	"github.com/holdfast-go/holdfast/lock"
@@ -97,6 +98,33 @@ var lossCases = []Case{
 		k.h.Revoke(k.T, k.key)
 		k.awaitLoss(h, k.ttl*2/3+k.slack)
 		k.release(k.free(b, k.key))
+	}},
+	{"RevokedWhileAnotherPolls", "a lock that vanishes is free at once and stays free, its holder is told, and then acquires with a greater token", []fault{revoke}, func(k *check) {
+		a, b := k.open(), k.open()
+		h := k.acquire(a, k.key)
+		last := k.greater(h, 0)
+		k.pause(k.ttl / 8)
+		poll := func() {
+			next := k.free(b, k.key) // between two polls nobody holds it but who makes it again
+			last = k.greater(next, last)
+			k.release(next)
+		}
+		k.h.Revoke(k.T, k.key)
+		for end := time.Now().Add(k.ttl*2/3 + k.slack); !isLost(h); k.pause(k.ttl / 50) {
+			if time.Now().After(end) {
+				k.broken("Lost is open %v after the lock vanished", k.ttl*2/3+k.slack)
+			}
+			poll()
+		}
+		k.during(k.ttl/2, poll)
+		k.lost(h, nil)
+		if err := k.releaseWith(k.ctx, h); !errors.Is(err, lock.ErrLost) {
+			k.broken("Release of a lock that vanished: %v, want ErrLost", err)
+		}
+		again := k.free(a, k.key)
+		k.greater(again, last)
+		k.taken(b, k.key)
+		k.release(again)
 	}},
 	{"AcquireAfterLoss", "after a loss the same Locker acquires again, with a greater token", []fault{revoke}, func(k *check) {
 		a := k.open()

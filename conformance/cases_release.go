@@ -82,6 +82,49 @@ var releaseCases = []Case{
 		k.pause(k.ttl / 2)
 		k.release(k.free(b, k.key))
 	}},
+	{"ReleaseStopsRenewalWhenMute", "Release with a dead context ends the renewals, although the server cannot be told", []fault{openConfig, isolate}, func(k *check) {
+		var log eventLog
+		a, b := k.openConfig(lock.Config{Observe: log.observe}), k.open()
+		h := k.acquire(a, k.key)
+		heal := k.h.Isolate(k.T, a)
+		k.within(100*time.Millisecond+k.slack, "Release with a cancelled context", func() { _ = h.Release(cancelled(k.ctx)) })
+		k.pause(k.ttl / 20) // for an event on its way
+		log.reset()
+		none := func() {
+			for _, kind := range []lock.EventKind{lock.Renewed, lock.RenewFailed} {
+				if ev, ok := log.find(kind, k.key); ok {
+					k.broken("after Release: %+v", ev)
+				}
+			}
+		}
+		k.during(k.ttl*2/3, none)
+		heal()
+		next := k.take(b, k.key, k.ttl+k.slack)
+		k.during(k.ttl/2, none)
+		k.held(next)
+		k.release(next)
+	}},
+	{"ReleaseAfterExpiry", "a release that comes when another holds the key, or arrives then, touches nobody", []fault{isolate}, func(k *check) {
+		a, b, c := k.open(), k.open(), k.open()
+		for _, sent := range []bool{false, true} {
+			h := k.acquire(a, k.key)
+			heal := k.h.Isolate(k.T, a)
+			if sent {
+				_ = k.releaseWith(cancelled(k.ctx), h)
+			}
+			next := k.take(b, k.key, 3*k.ttl+k.slack)
+			heal() // what was sent arrives now
+			err := k.releaseWith(k.ctx, h)
+			if sent && errors.Is(err, lock.ErrLost) || !sent && !errors.Is(err, lock.ErrLost) {
+				k.broken("Release after the expiry, begun before it: %v: %v", sent, err)
+			}
+			k.during(k.ttl/2, func() {
+				k.held(next)
+				k.taken(c, k.key)
+			})
+			k.release(next)
+		}
+	}},
 	{"ReleaseIsOwn", "Release touches no other holder", []fault{revoke}, func(k *check) {
 		a, b, c := k.open(), k.open(), k.open()
 		h := k.acquire(a, k.key)

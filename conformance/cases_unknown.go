@@ -141,7 +141,7 @@ var muteCases = []Case{
 		var err error
 		wait := k.ttl / 2
 		took := k.within(k.longest(), "Acquire with Wait", func() { _, err = a.Acquire(k.ctx, k.key, lock.Wait(wait)) })
-		if !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrHeld) {
+		if !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrHeld) || errors.Is(err, context.DeadlineExceeded) {
 			k.broken("Acquire from a mute server: error %v, want ErrUnavailable alone", err)
 		}
 		if took > wait+k.slack {
@@ -155,7 +155,7 @@ var muteCases = []Case{
 		defer heal()
 		var err error
 		k.within(10*time.Second+k.slack, "TryAcquire from a mute server", func() { _, err = a.TryAcquire(k.ctx, k.key) })
-		if !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrHeld) {
+		if !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrHeld) || errors.Is(err, context.DeadlineExceeded) {
 			k.broken("TryAcquire from a mute server: error %v, want ErrUnavailable alone", err)
 		}
 	}},

@@ -270,6 +270,21 @@ func (k *check) pause(d time.Duration) {
 	}
 }
 
+// awaitNobody waits until, as far as l can tell, nobody holds key or waits for it: what
+// was given up is taken away in the background, sooner than any lease ends by itself.
+func (k *check) awaitNobody(l lock.Locker, key string) {
+	k.Helper()
+	for end := time.Now().Add(k.ttl * 2 / 3); ; k.pause(k.ttl / 200) {
+		info := k.inspect(l, key)
+		if len(info.Holders) == 0 && info.Waiters == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			k.broken("an orphan is left: Inspect shows %+v", info)
+		}
+	}
+}
+
 // during calls fn again and again while d passes.
 func (k *check) during(d time.Duration, fn func()) {
 	k.Helper()

@@ -48,6 +48,11 @@ type Harness struct {
 	// Restart kills the server and starts it again, with whatever it keeps.
 	Restart func(t *testing.T)
 
+	// Left is how much longer the server keeps the lock on key if it hears nothing more
+	// of its holder, rounded up to what the server counts in; nothing or less if there
+	// is no lock, or no end of it.
+	Left func(t *testing.T, key string) time.Duration
+
 	// Skip names faults ("Restart") and cases ("TokensGrowOverRestart") that this
 	// backend cannot have, and says why.
 	Skip map[string]string
@@ -74,6 +79,7 @@ var (
 	slowReplies = fault{"SlowReplies", func(h *Harness) bool { return h.SlowReplies != nil }}
 	loseReply   = fault{"LoseReply", func(h *Harness) bool { return h.LoseReply != nil }}
 	restart     = fault{"Restart", func(h *Harness) bool { return h.Restart != nil }}
+	left        = fault{"Left", func(h *Harness) bool { return h.Left != nil }}
 )
 
 // Run runs every case as a subtest, each with a harness of its own. newHarness may
@@ -90,7 +96,7 @@ func Cases() []Case {
 	var all []Case
 	for _, group := range [][]Case{
 		basicCases, waitCases, contextCases, releaseCases, lossCases, marginCases, tokenCases,
-		keyCases, sharedCases, fifoCases, unknownCases, muteCases, closeCases, inspectCases, configCases, loadCases,
+		keyCases, sharedCases, fifoCases, unknownCases, muteCases, closeCases, inspectCases, configCases, timeCases, loadCases,
 	} {
 		all = append(all, group...)
 	}

@@ -42,7 +42,7 @@ const (
 )
 
 var mutants = []mutant{
-	{"NoCompareOnRelease", ownLeases, []string{"ReleaseIsOwn"}, []edit{
+	{"NoCompareOnRelease", ownLeases, []string{"ReleaseIsOwn", "ReleaseAfterExpiry"}, []edit{
 		{clientFile, "if s.find(h.key, h.id) == nil {", "if false {"},
 		{clientFile, "return other.id == h.id", "return true"},
 	}},
@@ -55,7 +55,7 @@ var mutants = []mutant{
 	{"DeadlineTwiceAsFarAfterRenewal", sessions, []string{"ValidNeverExceedsTTL", "LostWithinTTL"}, []edit{
 		{renewFile, "if e.extend(l, f.sent, now); l.renewable() {", "if e.extend(l, f.sent, now); l.renewable() {\n\t\tl.deadline = f.sent.Add(2 * safe(l.term))"},
 	}},
-	{"RenewalAfterRelease", ownLeases, []string{"ReleaseStopsRenewal"}, []edit{
+	{"RenewalAfterRelease", ownLeases, []string{"ReleaseStopsRenewal", "ReleaseStopsRenewalWhenMute"}, []edit{
 		{leaseFile, "return !l.ended && !l.resting", "return !l.ended"},
 		{handleFile, "case !l.shared: // nothing is left to renew\n\t\tl.ended = true\n\t\te.alarms.unset(l)\n\t\tdelete(e.leases, l.Lease)\n", "case !l.shared:\n"},
 		{serverFile, "if h != nil && s.find(h.key, h.id) == nil {", "if e := s.entry(h.key); len(e.holds) == 0 { s.grant(e, h) } else if e.holds[0].id != h.id {"},
@@ -78,10 +78,10 @@ var mutants = []mutant{
 	{"FreedBetweenLostAndRelease", ownLeases, []string{"WindingDownIsAlone"}, []edit{
 		{handleFile, "e.post(background, lock.Event{Kind: lock.LostLock,", "h.startRelease(now, e.settle); e.post(background, lock.Event{Kind: lock.LostLock,"},
 	}},
-	{"UnknownOutcomeLeftBehind", ownLeases, []string{"UnknownAcquireLeavesNothing", "WaitSurvivesLostReply"}, []edit{
+	{"UnknownOutcomeLeftBehind", ownLeases, []string{"UnknownAcquireLeavesNothing", "WaitSurvivesLostReply", "ContextShorterThanAnswer"}, []edit{
 		{attemptFile, "return e.d.Abandon(ctx, &req.Request)", "return nil"},
 	}},
-	{"GhostOnSharedSession", sessions, []string{"UnknownAcquireLeavesNothing", "AbandonedAcquireLeavesNothing"}, []edit{
+	{"GhostOnSharedSession", sessions, []string{"UnknownAcquireLeavesNothing", "AbandonedAcquireLeavesNothing", "ContextShorterThanAnswer"}, []edit{
 		{attemptFile, "return e.d.Abandon(ctx, &req.Request)", "return nil"},
 	}},
 	{"TwoHoldersInsideOneLocker", sessions, []string{"ExclusionInOneLocker"}, []edit{
@@ -99,7 +99,7 @@ var mutants = []mutant{
 	{"PrefixCountedAsKey", ownLeases, []string{"KeyPrefixIsAnotherKey", "KeysAreDistinct"}, []edit{
 		{serverFile, "	s.sweep(key)\n	e := s.keys[key]\n	if e == nil {\n		e =", "	s.sweep(key)\n	e := s.keys[key]\n	for other, o := range s.keys { if e == nil && len(other) > len(key) && other[:len(key)] == key { e = o } }\n	if e == nil {\n		e ="},
 	}},
-	{"RenewalCreatesWhatIsGone", ownLeases, []string{"RevokedIsNotMadeAgain", "RevokedIsNoticed"}, []edit{
+	{"RenewalCreatesWhatIsGone", ownLeases, []string{"RevokedIsNotMadeAgain", "RevokedIsNoticed", "RevokedWhileAnotherPolls"}, []edit{
 		{serverFile, "if h != nil && s.find(h.key, h.id) == nil {", "if h != nil && s.find(h.key, h.id) == nil { s.grant(s.entry(h.key), h) }\n	if false {"},
 	}},
 	{"FailedRenewalIsLoss", sessions, []string{"FailedRenewalIsNoLoss"}, []edit{
@@ -126,11 +126,29 @@ var mutants = []mutant{
 	{"BusyAndUnavailableMixed", sessions, []string{"MuteServerIsNotBusy", "MuteServerTryEnds"}, []edit{
 		{acquireFile, "seen = unavailable(errLimit)", "seen = lock.ErrHeld"},
 	}},
+	{"WaitCutTo32Bits", sessions, []string{"LongWait"}, []edit{
+		{acquireFile, "return context.WithTimeout(a.ctx, a.set.Wait)", "return context.WithTimeout(a.ctx, time.Duration(int32(a.set.Wait.Milliseconds()))*time.Millisecond)"},
+	}},
+	{"WaitCappedByTTL", ownLeases, []string{"WaitOutlastsTTL"}, []edit{
+		{acquireFile, "return context.WithTimeout(a.ctx, a.set.Wait)", "return context.WithTimeout(a.ctx, min(a.set.Wait, a.e.cfg.TTL))"},
+	}},
+	{"LimitToldAsContext", sessions, []string{"FirstLimitDecides", "WaitIsBounded"}, []edit{
+		{acquireFile, "	default:\n		return seen\n", "	default:\n		return fmt.Errorf(\"%w: %w\", context.DeadlineExceeded, seen)\n"},
+	}},
+	{"CauseDropped", ownLeases, []string{"ContextDoneBefore"}, []edit{
+		{acquireFile, "return ctxError(a.ctx)", "return a.ctx.Err()"},
+	}},
+	{"LeaseCutTo32Bits", ownLeases, []string{"LongTTL", "ServerKeepsTTL"}, []edit{
+		{serverFile, "h.lease.expires = driver.Now().Add(h.lease.ttl)", "h.lease.expires = driver.Now().Add(time.Duration(int32(h.lease.ttl.Milliseconds())) * time.Millisecond)"},
+	}},
+	{"LeaseWithoutEnd", ownLeases, []string{"ServerKeepsTTL"}, []edit{
+		{serverFile, "h.lease.expires = driver.Now().Add(h.lease.ttl)", "h.lease.expires = math.MaxInt64"},
+	}},
 	{"CancelWaitsForTheServer", ownLeases, []string{"MuteServerCancel"}, []edit{
 		{attemptFile, "	case res := <-at.results:\n		return a.take(ctx, at, res)\n	case <-ctx.Done():", "	case res := <-at.results:\n		return a.take(ctx, at, res)\n	case <-chan int(nil):"},
 		{clientFile, "	case <-ctx.Done():\n		return ctx.Err()\n	}\n}\n\nfunc (c *client) serve", "	}\n}\n\nfunc (c *client) serve"},
 	}},
-	{"WaiterStaysInQueue", sessions, []string{"WaitLeavesNothing"}, []edit{
+	{"WaiterStaysInQueue", sessions, []string{"WaitLeavesNothing", "HandOverRace", "ShortWait"}, []edit{
 		{attemptFile, "return e.d.Abandon(ctx, &req.Request)", "return nil"},
 	}},
 	{"LastComeFirstServed", sessions, []string{"FIFO"}, []edit{

@@ -111,6 +111,10 @@ func (s *suite) harness() *conformance.Harness {
 			s.server.Kill()
 			s.server.Start()
 		},
+		Left: func(t *testing.T, key string) time.Duration {
+			ms, _ := do(t, s.direct, "PTTL", "holdfast:{"+key+"}").(int64)
+			return time.Duration(ms) * time.Millisecond
+		},
 		Skip: make(map[string]string),
 	}
 }

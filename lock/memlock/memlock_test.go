@@ -60,6 +60,7 @@ func harness(server *memlock.Server, promises lock.Features, ttl time.Duration) 
 		Isolate:     func(_ *testing.T, l lock.Locker) func() { return server.Stall(l) },
 		SlowReplies: func(_ *testing.T, l lock.Locker, d time.Duration) func() { return server.Slow(l, d) },
 		LoseReply:   func(_ *testing.T, l lock.Locker) { loseReply(server, l) },
+		Left:        func(_ *testing.T, key string) time.Duration { return server.Left(key) },
 		Skip:        map[string]string{"Restart": "the server is the process"},
 	}
 }

@@ -40,7 +40,7 @@ func (h *handle) Release(ctx context.Context) error {
 	case known && errors.Is(err, lock.ErrLost):
 		return fmt.Errorf("holdfast: release %q: %w: the server did not have it any more", brief(h.key), lock.ErrLost)
 	default:
-		return fmt.Errorf("holdfast: release %q: it goes on in the background: %w", brief(h.key), unavailable(err))
+		return fmt.Errorf("holdfast: release %q: it goes on in the background: %w", brief(h.key), unavailable(s.why(e, err)))
 	}
 }
 

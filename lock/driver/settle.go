@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -240,6 +241,17 @@ func (s *settlement) await(ctx context.Context) (err error, known bool) {
 	case <-grace.C:
 		return ctxError(ctx), false
 	}
+}
+
+// why adds to the error of one who does not wait any more what the last try of s has
+// failed with.
+func (s *settlement) why(e *engine, err error) error {
+	e.mu.Lock()
+	defer e.unlock()
+	if s.err == nil || errors.Is(err, s.err) {
+		return err
+	}
+	return fmt.Errorf("%w (%v)", err, s.err) //nolint:errorlint // a text: the end of the waiting is the cause
 }
 
 // checkIdle tells Close when nothing is left to wait for.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -314,6 +315,27 @@ func TestReleaseThatTimesOut(t *testing.T) {
 		err := h.Release(t.Context())
 		if !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Release: %v, want ErrUnavailable alone", err)
+		}
+	})
+}
+
+// Who does not wait any more for a release is told why it has not succeeded so far.
+func TestReleaseTellsTheLastFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		f.acquire = func(context.Context, *driver.Request) (driver.Grant, error) {
+			g := f.grant(nil)
+			g.release = func(context.Context) error { return driver.Refused(errNet) }
+			return g, nil
+		}
+		h := mustTry(t, open(t, f), "k")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		for _, ctx := range []context.Context{ctx, t.Context()} {
+			err := h.Release(ctx)
+			if !errors.Is(err, lock.ErrUnavailable) || ctx.Err() != nil && !errors.Is(err, ctx.Err()) || !strings.Contains(err.Error(), errNet.Error()) {
+				t.Errorf("Release: %v, want ErrUnavailable, the end of the context if it ended, and what the server said", err)
+			}
 		}
 	})
 }

@@ -38,7 +38,8 @@ if why then
   local added = redis.pcall('ZADD', KEYS[5], 'NX', time[1] .. string.sub('00000' .. time[2], -6), ARGV[4])
   if type(added) == 'table' then
     if string.find(added.err, 'WRONGTYPE', 1, true) then return -5 end
-    return added
+    -- Where there is no memory for a queue, the lock is held all the same.
+    if not string.find(added.err, 'OOM', 1, true) then return added end
   end
   if added == 0 then
     local called = string.match(redis.call('ZSCORE', KEYS[5], ARGV[4]), '^%-(.*)')

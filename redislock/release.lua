@@ -16,8 +16,8 @@ if type(v) == 'string' and string.sub(v, 1, #ARGV[1] + 1) == ARGV[1] .. ' ' then
   wake = true
 end
 if KEYS[4] then
+  redis.pcall('ZREM', KEYS[2], ARGV[5]) -- first: who has written may go on when memory is out
   redis.call('SET', KEYS[4], '1', 'PX', ARGV[4])
-  redis.pcall('ZREM', KEYS[2], ARGV[5])
   if redis.pcall('GET', KEYS[3]) == ARGV[1] then -- the turn that it will not take
     redis.call('DEL', KEYS[3])
     wake = not v

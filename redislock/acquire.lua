@@ -30,17 +30,17 @@ if void then return -1 end
 
 if why then
   if ARGV[4] == '' then return {why, left} end
+  -- A queue is ours if what is in it is.
+  local head = redis.pcall('ZRANGE', KEYS[5], '0', '0')
+  if head.err and not string.find(head.err, 'WRONGTYPE', 1, true) then return head end
+  if head.err or head[1] and not string.match(head[1], '^%x+ %x+ %d+$') then return -5 end
   -- In the queue a request keeps its place, however often it asks; who was called (see
   -- release.lua) and came too late has it back. A queue that nobody has asked about for a
   -- minute is of the dead: who waits asks every second.
-  if redis.call('PTTL', KEYS[5]) == -1 then return -5 end
   local time = redis.call('TIME')
   local added = redis.pcall('ZADD', KEYS[5], 'NX', time[1] .. string.sub('00000' .. time[2], -6), ARGV[4])
-  if type(added) == 'table' then
-    if string.find(added.err, 'WRONGTYPE', 1, true) then return -5 end
-    -- Where there is no memory for a queue, the lock is held all the same.
-    if not string.find(added.err, 'OOM', 1, true) then return added end
-  end
+  -- Where there is no memory for a queue, the lock is held all the same.
+  if type(added) == 'table' and not string.find(added.err, 'OOM', 1, true) then return added end
   if added == 0 then
     local called = string.match(redis.call('ZSCORE', KEYS[5], ARGV[4]), '^%-(.*)')
     if called then redis.call('ZADD', KEYS[5], called, ARGV[4]) end

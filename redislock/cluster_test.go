@@ -110,19 +110,37 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// A client that knows of no cluster, at one of its nodes.
+// R2: a client that knows of no cluster, at one of its nodes, is told once, and tries
+// no more.
 func TestOneNodeOfACluster(t *testing.T) {
 	addrs := cluster(t)
 	c := dial(t, addrs[0], func(o *redis.Options) { o.MaxRetries = 3 })
-	l := lockerOn(t, c, redislock.Config{Config: lock.Config{TTL: ttl}})
-
-	began := time.Now()
-	_, err := l.Acquire(t.Context(), "foo", lock.Wait(time.Minute)) // slot 12182
-	if err == nil || errors.Is(err, lock.ErrHeld) || !strings.Contains(err.Error(), "redis.ClusterClient") {
-		t.Errorf("Acquire: %v, want an error that names the remedy", err)
+	byURL, err := lock.Open(t.Context(), "redis://"+addrs[0])
+	if err != nil {
+		t.Fatal(err)
 	}
-	if d := time.Since(began); d > 5*time.Second {
-		t.Errorf("Acquire came back after %v, want at once", d)
+	t.Cleanup(func() { byURL.Close() })
+	do(t, c, "config", "resetstat")
+	for _, l := range []lock.Locker{byURL, lockerOn(t, c, redislock.Config{Config: lock.Config{TTL: ttl}})} {
+		began := time.Now()
+		_, tryErr := l.TryAcquire(t.Context(), "foo") // slot 12182
+		_, err := l.Acquire(t.Context(), "foo", lock.Wait(time.Minute))
+		for _, err := range []error{tryErr, err} {
+			if err == nil || errors.Is(err, lock.ErrHeld) || !strings.Contains(err.Error(), "redis.ClusterClient") {
+				t.Errorf("an acquisition: %v, want an error that names the remedy", err)
+			}
+		}
+		if d := time.Since(began); d > 5*time.Second {
+			t.Errorf("Acquire came back after %v, want at once", d)
+		}
+	}
+	info, err := c.Info(t.Context(), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It counts what it has refused to carry out as rejected.
+	if _, rest, _ := strings.Cut(info, "cmdstat_evalsha:"); !strings.Contains(strings.SplitN(rest, "\n", 2)[0], "rejected_calls=4,") {
+		t.Errorf("the node was asked not once for each acquisition:\n%s", info)
 	}
 
 	// What the node has can be locked, and then must be renewed as well.

@@ -1,7 +1,6 @@
 package redislock_test
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -33,6 +32,7 @@ func TestRefusals(t *testing.T) {
 		{"TRYAGAIN Multiple keys request during rehashing of slot", ""},
 		{"OOM command not allowed when used memory > 'maxmemory'. script: x, on @user_script:40.", ""},
 		{"READONLY You can't write against a read only replica.", ""},
+		{"NOREPLICAS Not enough good replicas to write.", ""},
 		{"ERR Error running script (call to f_x): @user_script:1: -READONLY You can't write against a read only replica.", ""},
 		{"ERR max number of clients reached", ""},
 		{"ERR something new", ""},
@@ -141,65 +141,6 @@ func TestClientThatIsClosed(t *testing.T) {
 	}
 }
 
-// The server became a replica, as after a failover.
-func TestReadOnlyServer(t *testing.T) {
-	refuses(t, "READONLY",
-		func(t *testing.T, c *redis.Client) { do(t, c, "replicaof", "127.0.0.1", 1) },
-		func(t *testing.T, c *redis.Client) { do(t, c, "replicaof", "no", "one") })
-}
-
-func TestServerWithoutMemory(t *testing.T) {
-	refuses(t, "OOM",
-		func(t *testing.T, c *redis.Client) { do(t, c, "config", "set", "maxmemory", 1) },
-		func(t *testing.T, c *redis.Client) { do(t, c, "config", "set", "maxmemory", 0) })
-}
-
-func refuses(t *testing.T, text string, begin, end func(*testing.T, *redis.Client)) {
-	c := dial(t, testserver.Redis(t).Addr(), func(o *redis.Options) { o.MaxRetries = 3 }) // retries are the default
-	l := lockerOn(t, c, redislock.Config{Config: lock.Config{TTL: 2 * time.Second}})
-	held, err := l.TryAcquire(t.Context(), "held")
-	if err != nil {
-		t.Fatal(err)
-	}
-	begin(t, c)
-	do(t, c, "config", "resetstat")
-	_, err = l.TryAcquire(t.Context(), "k")
-	if errors.Is(err, lock.ErrHeld) || err == nil || !strings.Contains(err.Error(), text) {
-		t.Errorf("TryAcquire: %v, want an error with %s", err, text)
-	}
-	matches(t, "TryAcquire", err, lock.ErrUnavailable)
-
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	_, err = l.Acquire(ctx, "k")
-	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrHeld) || !strings.Contains(err.Error(), text) {
-		t.Errorf("Acquire: %v, want the end of the context and %s", err, text)
-	}
-	if n := calls(t, c, "evalsha"); n > 100 {
-		t.Errorf("%d tries in a second, want at most 100", n)
-	}
-	if text == "READONLY" {
-		select {
-		case <-held.Lost():
-		case <-time.After(3 * time.Second):
-			t.Error("a lock that cannot be renewed is not lost after its TTL")
-		}
-	} else if err := held.Release(t.Context()); err != nil { // frees memory
-		t.Errorf("Release: %v", err)
-	}
-	end(t, c)
-	if n := do(t, c, "exists", "holdfast:{k}", "holdfast:{k}:token"); n != int64(0) {
-		t.Error("a refused acquisition left something")
-	}
-	h, err := l.Acquire(t.Context(), "k")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.Release(t.Context()); err != nil {
-		t.Errorf("Release: %v", err)
-	}
-}
-
 // calls returns how often the server has run a command since CONFIG RESETSTAT.
 func calls(t *testing.T, c *redis.Client, command string) int {
 	t.Helper()
@@ -239,9 +180,14 @@ func TestAccessControl(t *testing.T) {
 	if _, err := l.Inspect(t.Context(), "k"); err != nil {
 		t.Errorf("Inspect: %v", err)
 	}
-	if err := h.Release(t.Context()); err != nil {
-		t.Errorf("Release: %v", err)
+	other, err := open(t, "redis://app:secret@"+s.Addr())
+	if err != nil {
+		t.Fatal(err)
 	}
+	waiting := wait(t, other, "k")
+	queued(t, l, "k", 1)
+	letGo(t, h)
+	letGo(t, granted(t, "a waiter", waiting))
 
 	d := driveOn(t, dial(t, s.Addr(), func(o *redis.Options) { o.Username, o.Password = "app", "secret" }))
 	g := acquire(t, d, ask("k"))

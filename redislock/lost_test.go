@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -180,43 +179,5 @@ func TestMuteServer(t *testing.T) {
 	p.Heal()
 	if err := d.Abandon(t.Context(), r); err != nil {
 		t.Errorf("Abandon: %v", err)
-	}
-}
-
-// R1: the scripts are flushed, and the server is restarted, under Lockers in use.
-func TestScriptsAreForgotten(t *testing.T) {
-	s := testserver.Redis(t)
-	c := dial(t, s.Addr())
-	l := lockerOn(t, c, redislock.Config{Config: lock.Config{TTL: 3 * time.Second}})
-	var all sync.WaitGroup
-	for i := range 20 {
-		all.Go(func() {
-			h, err := l.Acquire(t.Context(), "k"+string(rune('a'+i)), lock.Wait(10*time.Second))
-			if err != nil {
-				t.Errorf("Acquire: %v", err)
-				return
-			}
-			for range 2 {
-				c.ScriptFlush(t.Context())
-				time.Sleep(1200 * time.Millisecond) // more than a renewal
-			}
-			c.ScriptFlush(t.Context())
-			if err := h.Err(); err != nil {
-				t.Errorf("Err: %v", err)
-			}
-			if err := h.Release(t.Context()); err != nil {
-				t.Errorf("Release: %v", err)
-			}
-		})
-	}
-	all.Wait()
-	s.Kill()
-	s.Start()
-	h, err := l.Acquire(t.Context(), "k", lock.Wait(10*time.Second))
-	if err != nil {
-		t.Fatalf("after a restart: %v", err)
-	}
-	if err := h.Release(t.Context()); err != nil {
-		t.Errorf("Release: %v", err)
 	}
 }

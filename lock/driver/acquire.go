@@ -69,14 +69,16 @@ func (a *acquisition) run(opts []lock.Option) (*handle, error) {
 		return nil, a.ended()
 	}
 	a.enter(pass)
-	h, err := a.ask(ctx)
-	a.finish()
-	if err != nil {
-		a.e.gates.setTaken(pass, false) // what is still to be settled does not know
-		a.e.gates.leave(pass)
-		return nil, err
-	}
-	return h, nil
+	var h *handle
+	defer func() {
+		a.finish()
+		if h == nil { // after a panic of the driver's, too
+			a.e.gates.setTaken(pass, false) // what is still to be settled does not know
+			a.e.gates.leave(pass)
+		}
+	}()
+	h, err = a.ask(ctx)
+	return h, err
 }
 
 // enter notes that the gate is passed. What was seen before was not at the server.

@@ -47,8 +47,7 @@ func (a *acquisition) call(ctx context.Context, req *request) (Grant, error) {
 		return nil, errOver
 	}
 	if e.inline(a.ctx) {
-		grant, err := e.d.Acquire(ctx, &req.Request)
-		return a.take(ctx, at, result{grant, err})
+		return a.callHere(ctx, at)
 	}
 	go func() {
 		grant, err := e.d.Acquire(ctx, &req.Request)
@@ -75,6 +74,24 @@ func (a *acquisition) call(ctx context.Context, req *request) (Grant, error) {
 	defer e.unlock()
 	e.leave(at)
 	return nil, errOver
+}
+
+// callHere makes the call on this goroutine. A panic of the driver's, which the caller may
+// survive, leaves it behind.
+func (a *acquisition) callHere(ctx context.Context, at *attempt) (Grant, error) {
+	e, returned := a.e, false
+	defer func() {
+		if returned {
+			return
+		}
+		e.mu.Lock()
+		defer e.unlock()
+		e.leave(at)
+		e.landLate(at, result{nil, errPanic})
+	}()
+	grant, err := e.d.Acquire(ctx, &at.req.Request)
+	returned = true
+	return a.take(ctx, at, result{grant, err})
 }
 
 // begin notes that at is under way. false: the wait is over already, and what earlier

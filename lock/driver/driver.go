@@ -68,7 +68,8 @@ type Driver interface {
 // hand them to another takes about as long as a server nearby takes to answer.
 //
 // A cancellation before the deadline need not end a question to the server, but it must
-// end a wait for the key.
+// end a wait for the key. Close does not end such a question either: at a mute server the
+// caller's own call comes back that much later.
 type Prompt interface {
 	Driver
 	Prompt() bool

@@ -24,6 +24,9 @@ const (
 // errOver is the engine's own: see outcomeOver.
 var errOver = errors.New("the wait is over")
 
+// errPanic is of a call that has not returned.
+var errPanic = errors.New("the driver panicked")
+
 func classify(err error) outcome {
 	var m *marked
 	switch {

@@ -20,7 +20,12 @@ func (promptFake) Prompt() bool { return true }
 
 func openPrompt(t *testing.T, f *fake) lock.Locker {
 	t.Helper()
-	l, err := driver.New(func(h driver.Host) (driver.Driver, error) { f.host = h; return promptFake{f}, nil }, lock.Config{TTL: ttl})
+	return openPromptWith(t, f, lock.Config{TTL: ttl})
+}
+
+func openPromptWith(t *testing.T, f *fake, cfg lock.Config) lock.Locker {
+	t.Helper()
+	l, err := driver.New(func(h driver.Host) (driver.Driver, error) { f.host = h; return promptFake{f}, nil }, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,6 +177,97 @@ func TestCloseBesideAReleaseOfTheCaller(t *testing.T) {
 		}
 		if err := <-ended; !errors.Is(err, lock.ErrUnavailable) {
 			t.Errorf("Release: %v, want ErrUnavailable", err)
+		}
+	})
+}
+
+// What Release does not wait for elsewhere it does not wait for here, and its limit is one.
+func TestReleaseOfTheCallerIsBounded(t *testing.T) {
+	mute := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	for name, open := range map[string]func(*testing.T, *fake, lock.Config) lock.Locker{"prompt": openPromptWith, "any": openWith} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &fake{}
+				var renewed error
+				f.renew = func(_ context.Context, leases []driver.Lease) []error {
+					errs := make([]error, len(leases))
+					for i := range errs {
+						errs[i] = renewed
+					}
+					return errs
+				}
+				f.acquire = func(context.Context, *driver.Request) (driver.Grant, error) {
+					g := f.grant(nil)
+					g.lease.term = time.Minute
+					g.release = mute
+					return g, nil
+				}
+				l := open(t, f, lock.Config{TTL: time.Minute})
+				h := mustTry(t, l, "k")
+				began := time.Now()
+				if err := h.Release(context.Background()); !errors.Is(err, lock.ErrUnavailable) {
+					t.Errorf("Release: %v, want ErrUnavailable", err)
+				}
+				if took := time.Since(began); took != 10*time.Second {
+					t.Errorf("Release without a deadline came back after %v, want 10s", took)
+				}
+
+				renewed = errNet
+				h = mustTry(t, l, "lost")
+				<-h.Lost()
+				began = time.Now()
+				if err := h.Release(context.Background()); !errors.Is(err, lock.ErrLost) {
+					t.Errorf("Release: %v, want ErrLost", err)
+				}
+				if took := time.Since(began); took != 0 {
+					t.Errorf("Release of a lost lock came back after %v, want at once", took)
+				}
+			})
+		})
+	}
+}
+
+// A caller may survive a panic of the driver's (a hook of an application's client, say).
+// Then the key is not shut for good.
+func TestPanicsOfTheDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		survive := func(what string, call func()) {
+			t.Helper()
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: the panic was swallowed", what)
+				}
+			}()
+			call()
+		}
+		f.acquire = func(context.Context, *driver.Request) (driver.Grant, error) {
+			if f.called("acquire") == 1 {
+				panic("acquire")
+			}
+			g := f.grant(nil)
+			g.release = func(context.Context) error {
+				if f.called("release") == 1 {
+					panic("release")
+				}
+				return nil
+			}
+			return g, nil
+		}
+		l := openPrompt(t, f)
+		survive("TryAcquire", func() { _, _ = l.TryAcquire(context.Background(), "k") })
+		synctest.Wait()
+		if f.called("abandon") == 0 {
+			t.Error("what it may have left was not abandoned")
+		}
+		h := mustTry(t, l, "k")
+		survive("Release", func() { _ = h.Release(context.Background()) })
+		h, err := l.Acquire(t.Context(), "k", lock.Wait(time.Second))
+		if err != nil {
+			t.Fatalf("the lock was not released: %v", err)
+		}
+		if err := h.Release(t.Context()); err != nil {
+			t.Error(err)
 		}
 	})
 }

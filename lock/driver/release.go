@@ -10,12 +10,14 @@ import (
 
 func (h *handle) Release(ctx context.Context) error {
 	e := h.e
+	limited, cancel := withLimit(ctx)
+	defer cancel()
 	e.mu.Lock()
 	now := Now()
 	h.judge(now)
 	here := false // the first try is made by this goroutine
 	h.startRelease(now, func(s *settlement, now Stamp) {
-		if here = e.inline(ctx); !here {
+		if !e.inline(ctx) || !h.waitForRelease() {
 			e.settleNow(s, now)
 			return
 		}
@@ -25,13 +27,13 @@ func (h *handle) Release(ctx context.Context) error {
 	s, wait, wasLost := h.release, h.waitForRelease(), h.state == lost
 	e.unlock()
 
-	if here {
-		e.runTry(s)
-	}
 	if !wait {
 		return h.Err()
 	}
-	err, known := s.await(ctx)
+	if here {
+		e.runTry(s)
+	}
+	err, known := s.await(ctx, limited)
 	switch {
 	case wasLost:
 		return h.Err()

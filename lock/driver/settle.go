@@ -147,14 +147,18 @@ func (e *engine) startTry(s *settlement) bool {
 	return true
 }
 
-// runTry makes the try that was started.
+// runTry makes the try that was started. A panic of the driver's, which the caller whose
+// goroutine this is may survive, is a try of unknown outcome.
 func (e *engine) runTry(s *settlement) {
+	err := errPanic
+	defer func() {
+		e.mu.Lock()
+		defer e.unlock()
+		e.tried(s, Now(), err)
+	}()
 	ctx, cancel := context.WithTimeout(e.life, e.tryLimit())
-	err := s.attempt(ctx)
-	cancel()
-	e.mu.Lock()
-	defer e.unlock()
-	e.tried(s, Now(), err)
+	defer cancel()
+	err = s.attempt(ctx)
 }
 
 // tryLimit is how long one try may take.
@@ -214,17 +218,16 @@ func (e *engine) drop(s *settlement, now Stamp) {
 	e.conclude(s, now, true)
 }
 
-// await waits until s is done or given up, ctx ends, or the limit of calls is over.
+// await waits until s is done or given up, ctx ends, or limited, which is ctx with the limit
+// of calls, does.
 // If ctx has ended, the server gets a moment to answer all the same: callers
 // release with the context of work that was cancelled.
-func (s *settlement) await(ctx context.Context) (err error, known bool) {
+func (s *settlement) await(ctx, limited context.Context) (err error, known bool) {
 	select {
 	case <-s.done:
 		return s.err, s.known
 	default:
 	}
-	limited, cancel := withLimit(ctx)
-	defer cancel()
 	select {
 	case <-s.done:
 		return s.err, s.known

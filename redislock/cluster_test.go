@@ -3,7 +3,9 @@ package redislock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,10 +20,16 @@ import (
 // cluster starts two masters, each with half of the slots.
 func cluster(t *testing.T) (addrs [2]string) {
 	t.Helper()
+	addrs, _ = clusterOf(t)
+	return addrs
+}
+
+func clusterOf(t *testing.T) (addrs [2]string, servers [2]*testserver.Server) {
+	t.Helper()
 	var nodes [2]*redis.Client
 	for i := range nodes {
-		s := testserver.Redis(t, testserver.Args("--cluster-enabled", "yes"))
-		addrs[i], nodes[i] = s.Addr(), dial(t, s.Addr())
+		s := testserver.Redis(t, testserver.Args("--cluster-enabled", "yes", "--cluster-node-timeout", "60000"))
+		addrs[i], nodes[i], servers[i] = s.Addr(), dial(t, s.Addr()), s
 	}
 	do(t, nodes[0], "cluster", "addslotsrange", 0, 8191)
 	do(t, nodes[1], "cluster", "addslotsrange", 8192, 16383)
@@ -33,7 +41,7 @@ func cluster(t *testing.T) (addrs [2]string) {
 			return err == nil && strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:2")
 		})
 	}
-	return addrs
+	return addrs, servers
 }
 
 func eventually(t *testing.T, what string, ok func() bool) {
@@ -156,4 +164,69 @@ func TestOneNodeOfACluster(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A node that hangs costs its own locks, and not those of the others.
+func TestHungNodeOfACluster(t *testing.T) {
+	t.Parallel()
+	const ttl = 6 * time.Second
+	addrs, servers := clusterOf(t)
+	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs[:1], ContextTimeoutEnabled: true})
+	t.Cleanup(func() { c.Close() })
+	l := lockerOn(t, c, redislock.Config{Config: lock.Config{TTL: ttl}})
+	admin := dial(t, addrs[0])
+	var well, hung []string
+	for i := 0; len(well) < 16 || len(hung) < 16; i++ {
+		key := fmt.Sprint("k", i)
+		if do(t, admin, "cluster", "keyslot", "holdfast:{"+key+"}").(int64) < 8192 {
+			well = append(well, key)
+		} else {
+			hung = append(hung, key)
+		}
+	}
+	hold := func(key string) lock.Handle {
+		t.Helper()
+		h, err := l.TryAcquire(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	var kept, gone []lock.Handle
+	for i := range 8 {
+		kept, gone = append(kept, hold(well[i])), append(gone, hold(hung[i]))
+	}
+	servers[1].Pause()
+	defer servers[1].Resume()
+	var asking sync.WaitGroup
+	for _, key := range hung[8:16] {
+		asking.Go(func() {
+			if _, err := l.Acquire(t.Context(), key, lock.Wait(2*ttl)); !errors.Is(err, lock.ErrUnavailable) {
+				t.Errorf("Acquire of a key of the node that hangs: %v, want ErrUnavailable", err)
+			}
+		})
+	}
+	longest := time.Duration(0)
+	for end := time.Now().Add(2 * ttl); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		began := time.Now()
+		h := hold(well[8])
+		longest = max(longest, time.Since(began))
+		if err := h.Release(t.Context()); err != nil {
+			t.Errorf("Release: %v", err)
+		}
+	}
+	if longest > ttl/6 { // how long a request to the other node is waited for
+		t.Errorf("a key of the other node waited for %v", longest)
+	}
+	for _, h := range kept {
+		if err := h.Err(); err != nil {
+			t.Errorf("a lock at the node that is well: %v", err)
+		}
+	}
+	for _, h := range gone {
+		if h.Err() == nil {
+			t.Error("a lock at the node that hangs is held for two TTLs")
+		}
+	}
+	asking.Wait()
 }

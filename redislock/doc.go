@@ -82,7 +82,7 @@
 //
 //	~holdfast:* &holdfast:wake:*
 //	+eval +evalsha +get +mget +set +del +exists +pexpire +pttl +time +ping
-//	+zadd +zrange +zrem +zscore +zcard +publish +subscribe
+//	+zadd +zrem +zrange +zrangebyscore +zscore +zcount +publish +subscribe
 //
 // and, for the warning of evictions and for MaxTTL, +info.
 package redislock

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/lock/driver"
 )
 
-// backend is the driver. Each of its methods is one request to the server.
+// backend is the driver.
 type backend struct {
 	client redis.UniversalClient
 	owned  bool // Close closes the client
@@ -21,7 +21,8 @@ type backend struct {
 	limit  time.Duration // of one request
 	maxTTL time.Duration // of all Lockers: none grants so soon after a restart of the server
 
-	prompt bool // the client never outlasts a deadline
+	prompt bool  // the client never outlasts a deadline
+	knows  int64 // 1: the server knows of all who listen to what it publishes
 
 	// follows: the client follows redirections. Those that are left go in circles, for as
 	// long as a slot is being moved.
@@ -43,69 +44,20 @@ func (b *backend) run(ctx context.Context, s *script, keys []string, args ...any
 	// a deadline.
 	ctx, cancel := context.WithTimeout(ctx, b.limit)
 	defer cancel()
-	reply, err := b.funnel.run(ctx, &call{script: s, keys: keys, args: args})
+	c := &call{script: s, keys: keys, args: args}
+	if b.follows {
+		// A round trip to several nodes lasts as long as that to the slowest.
+		c.run(ctx, b.client)
+		return c.reply, b.fault(c.err)
+	}
+	reply, err := b.funnel.run(ctx, c)
 	return reply, b.fault(err)
-}
-
-// maxBatch is how many locks one script renews, while the server does nothing else:
-// about a millisecond.
-const maxBatch = 256
-
-// Renew implements driver.Driver.
-func (b *backend) Renew(ctx context.Context, leases []driver.Lease) []error {
-	ctx, cancel := context.WithTimeout(ctx, b.limit)
-	defer cancel()
-	if !b.apart.Load() {
-		errs := b.renew(ctx, leases, maxBatch)
-		if !anyCrossesSlots(errs) {
-			return errs
-		}
-		b.apart.Store(true) // there is a cluster behind the one address
-	}
-	return b.renew(ctx, leases, 1)
-}
-
-func (b *backend) renew(ctx context.Context, leases []driver.Lease, batch int) []error {
-	calls := make([]*call, 0, (len(leases)+batch-1)/batch)
-	for i, l := range leases {
-		if i%batch == 0 {
-			calls = append(calls, &call{script: renewScript})
-		}
-		g, c := l.(*grant), calls[len(calls)-1]
-		c.keys = append(c.keys, lockName(b.prefix, g.key))
-		c.args = append(c.args, g.id, g.ttl.Milliseconds())
-	}
-	runAll(ctx, b.client, calls)
-	errs := make([]error, 0, len(leases))
-	for _, c := range calls {
-		errs = append(errs, c.renewed(b.fault(c.err))...)
-	}
-	return errs
-}
-
-// renewed returns what a call of the renewing script says of each lock.
-// err is the call's own, judged.
-func (c *call) renewed(err error) []error {
-	errs := make([]error, len(c.keys))
-	answers, _ := c.reply.(string)
-	if err == nil && len(answers) != len(errs) {
-		err = unexpected(c.reply)
-	}
-	for i := range errs {
-		switch {
-		case err != nil:
-			errs[i] = err
-		case answers[i] != '1':
-			errs[i] = lock.ErrLost
-		}
-	}
-	return errs
 }
 
 // Inspect implements driver.Driver.
 func (b *backend) Inspect(ctx context.Context, key string) (lock.Info, error) {
 	name := lockName(b.prefix, key)
-	reply, err := b.run(ctx, inspectScript, []string{name, queueName(name)})
+	reply, err := b.run(ctx, inspectScript, []string{name, askedName(name)})
 	switch {
 	case err != nil:
 		return lock.Info{}, err
@@ -159,9 +111,10 @@ func (b *backend) Features() lock.Features { return lock.Fencing | lock.Leased }
 
 // Close implements driver.Driver.
 func (b *backend) Close(ctx context.Context) error {
-	b.wakeups.close(ctx)
-	if !b.owned {
-		return nil
+	var err error
+	if b.owned {
+		err = b.client.Close() // first: it ends what the listening waits for
 	}
-	return b.client.Close()
+	b.wakeups.close(ctx)
+	return err
 }

@@ -83,8 +83,8 @@ func TestRefusals(t *testing.T) {
 func TestUnknownOutcomeIsAbandoned(t *testing.T) {
 	gone := make(chan string, 100)
 	f := newFake(t, func(command []string) string {
-		if len(command) > 7 && strings.Contains(command[6], ":void:") { // release.lua with a tombstone
-			gone <- command[7]
+		if len(command) > 8 && strings.Contains(command[7], ":void:") { // release.lua with a tombstone
+			gone <- command[8]
 			return ":0\r\n"
 		}
 		return ""
@@ -167,7 +167,7 @@ func TestAccessControl(t *testing.T) {
 	admin := dial(t, s.Addr())
 	do(t, admin, "acl", "setuser", "app", "on", ">secret", "~holdfast:*", "&holdfast:wake:*",
 		"+eval", "+evalsha", "+get", "+mget", "+set", "+del", "+exists", "+pexpire", "+pttl", "+time", "+ping",
-		"+zadd", "+zrange", "+zrem", "+zscore", "+zcard", "+publish", "+subscribe")
+		"+zadd", "+zrem", "+zrange", "+zrangebyscore", "+zscore", "+zcount", "+publish", "+subscribe")
 	l, err := lock.Open(t.Context(), "redis://app:secret@"+s.Addr())
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"context"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -29,7 +30,7 @@ func NewWithHeadStart(client redis.UniversalClient, cfg Config, start time.Durat
 	}
 	return driver.New(func(h driver.Host) (driver.Driver, error) {
 		b := newBackend(client, cfg, h)
-		b.wakeups.least, b.wakeups.most = start, start
+		b.wakeups.need = func(context.Context) (time.Duration, error) { return start, nil }
 		return b, nil
 	}, cfg.Config)
 }

@@ -29,9 +29,8 @@ func (g *grant) Proved() driver.Stamp { return g.proved }
 
 // Release implements driver.Grant.
 func (g *grant) Release(ctx context.Context) error {
-	name := lockName(g.backend.prefix, g.key)
-	keys := []string{name, queueName(name), turnName(name)}
-	switch reply, err := g.backend.release(ctx, keys, g.id); {
+	b := g.backend
+	switch reply, err := b.run(ctx, releaseScript, releaseKeys(lockName(b.prefix, g.key)), g.id, b.wakeups.prefix, b.knows); {
 	case err != nil:
 		return err
 	case reply != int64(1):
@@ -52,22 +51,23 @@ func (g *grant) End(ctx context.Context) error {
 	return nil
 }
 
-// Abandon implements driver.Driver. The tombstone stays as long as the engine goes on
-// abandoning. A request that is under way for longer still takes the lock for one TTL,
-// in which nobody renews it.
+// Abandon implements driver.Driver. If a request may still be on its way, it leaves a
+// tombstone, for as long as the engine goes on abandoning. A request that is on its way
+// for longer takes the lock for one TTL, in which nobody renews it.
 func (b *backend) Abandon(ctx context.Context, r *driver.Request) error {
 	name := lockName(b.prefix, r.Key)
-	keys := []string{name, queueName(name), turnName(name), tombstoneName(name, r.ID)}
-	_, err := b.release(ctx, keys, r.ID, 2*r.TTL.Milliseconds(), b.wakeups.entry(r.ID))
+	tombstone := int64(0)
+	if b.wakeups.underWay(r.ID) {
+		tombstone = 2 * r.TTL.Milliseconds()
+	}
+	keys := append(releaseKeys(name), tombstoneName(name, r.ID))
+	_, err := b.run(ctx, releaseScript, keys, r.ID, b.wakeups.prefix, b.knows, b.wakeups.entry(r.ID), tombstone)
+	if err == nil {
+		b.wakeups.left(r.ID)
+	}
 	return err
 }
 
-// release runs the script that releases, and wakes who waits.
-func (b *backend) release(ctx context.Context, keys []string, id string, abandon ...any) (any, error) {
-	knows := 1
-	if b.follows { // a node of a cluster knows of its own listeners only
-		knows = 0
-	}
-	args := append([]any{id, b.wakeups.prefix, knows}, abandon...)
-	return b.run(ctx, releaseScript, keys, args...)
+func releaseKeys(name string) []string {
+	return []string{name, queueName(name), askedName(name), turnName(name)}
 }

@@ -31,6 +31,7 @@ func lockName(prefix, key string) string { return prefix + ":{" + escape(key) + 
 func counterName(name string) string       { return name + ":token" }
 func tombstoneName(name, id string) string { return name + ":void:" + id }
 func queueName(name string) string         { return name + ":queue" }
+func askedName(name string) string         { return name + ":asked" }
 func turnName(name string) string          { return name + ":turn" }
 
 // escape maps keys to text one-to-one, and leaves alone what can be read.

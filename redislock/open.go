@@ -81,6 +81,9 @@ func newBackend(client redis.UniversalClient, cfg Config, h driver.Host) *backen
 		// While it reads, a client looks at its own timeouts only, unless told otherwise.
 		o := c.Options()
 		b.prompt = o.ContextTimeoutEnabled
+		if o.Addr != "FailoverClient" { // whose subscriptions may stay at the old primary
+			b.knows = 1
+		}
 		if !o.ContextTimeoutEnabled && (o.ReadTimeout <= 0 || o.ReadTimeout > b.limit) {
 			b.client = c.WithTimeout(b.limit)
 		}

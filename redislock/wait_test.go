@@ -43,7 +43,7 @@ func (ln *line) locker(cfg lock.Config) lock.Locker {
 // calm returns a Locker whose waiters take their turn however busy the machine is.
 func (ln *line) calm() lock.Locker {
 	ln.t.Helper()
-	l, err := redislock.NewWithHeadStart(dial(ln.t, ln.server.Addr()), redislock.Config{Config: lock.Config{TTL: ttl}}, 20*time.Second)
+	l, err := redislock.NewWithHeadStart(dial(ln.t, ln.server.Addr()), redislock.Config{Config: lock.Config{TTL: ttl}}, 999*time.Millisecond)
 	if err != nil {
 		ln.t.Fatal(err)
 	}
@@ -85,6 +85,18 @@ func (ln *line) release(h lock.Handle) {
 	ln.t.Helper()
 	if err := h.Release(ln.t.Context()); err != nil {
 		ln.t.Errorf("Release: %v", err)
+	}
+}
+
+// wantPlace has r wait on a driver, for one slice of it.
+func wantPlace(ctx context.Context, d driver.Driver, r *driver.Request) error {
+	r.Wait, r.Busy = true, func() {}
+	for {
+		_, err := d.Acquire(ctx, r)
+		if !errors.Is(err, lock.ErrHeld) {
+			return err
+		}
+		time.Sleep(time.Millisecond) // it does not listen yet
 	}
 }
 
@@ -143,8 +155,7 @@ func TestLateWaiterKeepsItsPlace(t *testing.T) {
 	late, other := ask("k"), ask("k")
 	wait := func(r *driver.Request) {
 		t.Helper()
-		r.Wait, r.Busy = true, func() {}
-		if _, err := d.Acquire(t.Context(), r); !errors.Is(err, driver.ErrAgain) {
+		if err := wantPlace(t.Context(), d, r); !errors.Is(err, driver.ErrAgain) {
 			t.Fatalf("Acquire: %v, want that it stands in the queue", err)
 		}
 	}
@@ -162,10 +173,13 @@ func TestLateWaiterKeepsItsPlace(t *testing.T) {
 	}
 	release(t, g)
 	do(t, ln.admin, "del", "holdfast:{k}:turn")
-	g = acquire(t, d, ask("k"))
-	release(t, g) // it has not asked since it was called
 	if first() != other.ID {
-		t.Error("who does not come is called again")
+		t.Error("who was called stands in the queue, and has not asked again")
+	}
+	release(t, acquire(t, d, ask("k"))) // that is too soon for it
+	wait(late)
+	if first() != late.ID {
+		t.Error("it has lost its place")
 	}
 	for _, r := range []*driver.Request{late, other} {
 		if err := d.Abandon(t.Context(), r); err != nil {
@@ -181,7 +195,7 @@ func TestHeadStart(t *testing.T) {
 	t.Parallel()
 	ln := newLine(t)
 	a, b := ln.locker(lock.Config{}), ln.locker(lock.Config{})
-	dead := ln.deadWaiter("1000")
+	dead := ln.deadWaiter(999)
 	ln.release(ln.acquire(a))
 	if turn := do(t, ln.admin, "get", "holdfast:{k}:turn"); turn != dead {
 		t.Fatalf("it is the turn of %v, want %s", turn, dead)
@@ -196,7 +210,7 @@ func TestHeadStart(t *testing.T) {
 }
 
 // deadWaiter puts one into the queue that is heard, and never comes. It returns its ID.
-func (ln *line) deadWaiter(start string) string {
+func (ln *line) deadWaiter(start int) string {
 	ln.t.Helper()
 	id := ask("k").ID
 	locker := id[:16]
@@ -209,9 +223,12 @@ func (ln *line) deadWaiter(start string) string {
 	return id
 }
 
-// enqueue puts a request at the head of the queue.
-func (ln *line) enqueue(locker, id, start string) {
-	do(ln.t, ln.admin, "zadd", "holdfast:{k}:queue", 1, locker+" "+id+" "+start)
+// enqueue puts a request at the head of the queue, as if it had just asked.
+func (ln *line) enqueue(locker, id string, start int) {
+	asked := fmt.Sprintf("%d%03d", time.Now().UnixMilli(), start)
+	do(ln.t, ln.admin, "zadd", "holdfast:{k}:asked", asked, locker+" "+id)
+	do(ln.t, ln.admin, "pexpire", "holdfast:{k}:asked", 60000)
+	do(ln.t, ln.admin, "zadd", "holdfast:{k}:queue", 1, locker+" "+id)
 	do(ln.t, ln.admin, "pexpire", "holdfast:{k}:queue", 60000)
 }
 
@@ -223,10 +240,10 @@ func TestDeadWaiters(t *testing.T) {
 	held := ln.acquire(ln.locker(lock.Config{}))
 	got := ln.wait(t.Context(), ln.locker(lock.Config{}))
 	ln.queued(1)
-	ln.deadWaiter("10")
+	ln.deadWaiter(10)
 	for range 100 {
 		id := ask("k").ID
-		ln.enqueue(id[:16], id, "1000")
+		ln.enqueue(id[:16], id, 999)
 	}
 	ln.queued(102)
 	ln.release(held)
@@ -258,10 +275,9 @@ func TestAbandonPassesTheTurnOn(t *testing.T) {
 	t.Cleanup(func() { d.Close(context.Background()) })
 	acquire(t, d, ask("k"))
 	slow := ask("k")
-	slow.Wait, slow.Busy = true, func() {}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { _, err := d.Acquire(ctx, slow); ended <- err }()
+	go func() { ended <- wantPlace(ctx, d, slow) }()
 	ln.queued(1)
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -395,21 +411,24 @@ func TestForeignQueue(t *testing.T) {
 	d := driveOn(t, dial(t, ln.server.Addr()))
 	t.Cleanup(func() { d.Close(context.Background()) })
 	for what, put := range map[string][]any{
-		":queue hash":   {"hset", "holdfast:{k}:queue", "f", "v"},
-		":queue string": {"set", "holdfast:{k}:queue", "v"},
-		":queue zset":   {"zadd", "holdfast:{k}:queue", 1, "v"},
-		":turn string":  {"set", "holdfast:{k}:turn", "v"},
-		":turn expires": {"set", "holdfast:{k}:turn", "v", "px", 60000},
-		":turn hash":    {"hset", "holdfast:{k}:turn", "f", "v"},
+		":queue hash":    {"hset", "holdfast:{k}:queue", "f", "v"},
+		":queue string":  {"set", "holdfast:{k}:queue", "v"},
+		":queue zset":    {"zadd", "holdfast:{k}:queue", 1, "v"},
+		":asked hash":    {"hset", "holdfast:{k}:asked", "f", "v"},
+		":asked string":  {"set", "holdfast:{k}:asked", "v"},
+		":asked zset":    {"zadd", "holdfast:{k}:asked", 1, "v"},
+		":asked expires": {"set", "holdfast:{k}:asked", "v", "px", 60000},
+		":turn string":   {"set", "holdfast:{k}:turn", "v"},
+		":turn expires":  {"set", "holdfast:{k}:turn", "v", "px", 60000},
+		":turn hash":     {"hset", "holdfast:{k}:turn", "f", "v"},
 	} {
 		name := put[1].(string)
 		g := acquire(t, d, ask("k"))
 		do(t, ln.admin, put...)
 		dump := do(t, ln.admin, "dump", name)
 		waiting := ask("k")
-		waiting.Wait, waiting.Busy = true, func() {}
-		if strings.HasPrefix(what, ":queue") {
-			if _, err := d.Acquire(t.Context(), waiting); err == nil || !strings.Contains(err.Error(), name) {
+		if strings.HasPrefix(what, ":queue") || strings.HasPrefix(what, ":asked") {
+			if err := wantPlace(t.Context(), d, waiting); err == nil || !strings.Contains(err.Error(), name) {
 				t.Errorf("%s: a wait: %v, want an error that names it", what, err)
 			}
 		}
@@ -465,11 +484,10 @@ func TestTombstoneKeepsOutOfTheQueue(t *testing.T) {
 	t.Cleanup(func() { d.Close(context.Background()) })
 	g := acquire(t, d, ask("k"))
 	r := ask("k")
-	r.Wait, r.Busy = true, func() {}
 	if err := d.Abandon(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Acquire(t.Context(), r); err == nil || errors.Is(err, lock.ErrHeld) || errors.Is(err, driver.ErrAgain) {
+	if err := wantPlace(t.Context(), d, r); err == nil || errors.Is(err, lock.ErrHeld) || errors.Is(err, driver.ErrAgain) {
 		t.Errorf("a late Acquire gave %v, want that it was abandoned", err)
 	}
 	ln.queued(0)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -16,142 +17,166 @@ import (
 )
 
 // wakeups is how a Locker hears that one of its waiters may have what it waits for:
-// from a channel of its own, over one connection for all of them, which is made when
-// the first has to wait. go-redis makes it again when it breaks.
+// from a channel of its own, over one connection for all of them. It listens in a
+// goroutine from when the first has to wait, and connects again when that breaks.
 type wakeups struct {
 	client redis.UniversalClient
 	host   driver.Host
-	limit  time.Duration // of one request
-	prefix string        // of the channels of all Lockers
-	locker string        // this one, at the server
+	limit  time.Duration                                // of one request
+	prefix string                                       // of the channels of all Lockers
+	locker string                                       // this one, at the server
+	need   func(context.Context) (time.Duration, error) // the head start; measure, but in tests
 
-	least, most time.Duration // of head starts
+	life     context.Context // ends when it is closed
+	end      context.CancelFunc
+	finished chan struct{} // closed when the goroutine has returned
 
-	mu       sync.Mutex
-	calls    map[string]chan time.Duration // of who waits, by request ID: after how long to ask
-	sub      *redis.PubSub                 // nil until there is one
-	start    time.Duration                 // the head start that a waiter of this Locker needs
-	making   chan struct{}                 // closed when the attempt to make one is over
-	retry    time.Time                     // not before this
-	closed   bool
-	finished chan struct{} // closed when nobody reads from sub any more
+	mu        sync.Mutex
+	waiters   map[string]*waiter // by request ID
+	headStart time.Duration      // that a waiter of this Locker needs
+	started   bool
+	hears     bool // it has heard from the server once
 }
+
+// A head start is how long a waiter is given to take a lock that was released: a moment to
+// wake up, and the way of the call and of its request.
+const (
+	leastHeadStart = 5 * time.Millisecond
+	mostHeadStart  = 100 * time.Millisecond
+)
 
 func newWakeups(client redis.UniversalClient, prefix string, limit time.Duration, host driver.Host) *wakeups {
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails
-	return &wakeups{
+	w := &wakeups{
 		client: client, host: host, limit: limit,
 		prefix: prefix + ":wake:", locker: hex.EncodeToString(id[:]),
-		least: 5 * time.Millisecond, most: 100 * time.Millisecond,
-		calls: make(map[string]chan time.Duration),
+		finished:  make(chan struct{}),
+		waiters:   make(map[string]*waiter),
+		headStart: leastHeadStart,
 	}
+	w.need = w.measure
+	w.life, w.end = context.WithCancel(context.Background())
+	return w
 }
 
-// entry is what stands in the queue for a request: the Locker to be called, the request,
-// and its head start in milliseconds.
-func (w *wakeups) entry(id string) string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.locker + " " + id + " " + strconv.FormatInt(w.start.Milliseconds(), 10)
-}
-
-// expect returns the channel over which the waiter will be called.
-func (w *wakeups) expect(id string) <-chan time.Duration {
-	call := make(chan time.Duration, 1)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.calls[id] = call
-	return call
-}
-
-func (w *wakeups) forget(id string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.calls, id)
-}
-
-// listening says whether there is a connection, or go-redis is making it again.
+// listening says whether waiters can count on being called, as a rule.
 func (w *wakeups) listening() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.sub != nil
+	return w.hears
 }
 
-// listen makes the connection, unless there is one. false: it cannot be had now, and
-// waiters ask at intervals instead.
-func (w *wakeups) listen(ctx context.Context) bool {
+// start has the Locker listen from now on.
+func (w *wakeups) start() {
 	w.mu.Lock()
-	for w.making != nil {
-		making := w.making
-		w.mu.Unlock()
-		select {
-		case <-making:
-		case <-ctx.Done():
-			return false
-		}
-		w.mu.Lock()
-	}
 	defer w.mu.Unlock()
-	if w.sub != nil || w.closed || time.Now().Before(w.retry) {
-		return w.sub != nil
+	if !w.started && w.life.Err() == nil {
+		w.started = true
+		go w.listen()
 	}
-	making := make(chan struct{})
-	w.making = making
-	w.mu.Unlock()
-	sub, start, pause := w.subscribe(context.WithoutCancel(ctx)) // others wait for it, too
+}
+
+// close ends the listening. The connection may be in the middle of being made, which
+// cannot be ended: then it is not waited for when ctx ends.
+func (w *wakeups) close(ctx context.Context) {
 	w.mu.Lock()
-	w.making = nil
-	close(making)
-	switch {
-	case sub == nil:
-		w.retry = time.Now().Add(pause)
-		return false
-	case w.closed:
-		_ = sub.Close()
-		return false
+	w.end()
+	started := w.started
+	w.mu.Unlock()
+	if !started {
+		return
 	}
-	w.sub, w.start, w.finished = sub, start, make(chan struct{})
-	go w.read(sub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(time.Second)))
-	return true
+	select {
+	case <-w.finished:
+	case <-ctx.Done():
+	}
 }
 
-// subscribe returns a connection that the server has confirmed, and the head start of who
-// is called over it; or nil, and how long to leave it at that. What will not mend itself
-// is told.
-func (w *wakeups) subscribe(ctx context.Context) (sub *redis.PubSub, start, pause time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, w.limit)
-	defer cancel()
-	sub, start, err := w.trySubscribe(ctx)
-	if err == nil {
-		return sub, start, 0
+// listen listens until the wakeups are closed.
+func (w *wakeups) listen() {
+	defer close(w.finished)
+	warned := false
+	for w.life.Err() == nil {
+		heard, err := w.hear()
+		pause := time.Second
+		if heard {
+			pause = 10 * time.Millisecond
+		}
+		if mended, ok := permanent(err); ok && w.life.Err() == nil {
+			pause = time.Minute
+			if !warned {
+				w.host.Warn(fmt.Errorf("waiters have to ask redis again and again, as it does not let them subscribe: %w", mended))
+			}
+			warned = true
+		}
+		_ = sleep(w.life, pause)
 	}
-	mended, ok := permanent(err)
-	if !ok {
-		return nil, 0, time.Second
-	}
-	w.host.Warn(fmt.Errorf("waiters have to ask redis again and again, as it does not let them subscribe: %w", mended))
-	return nil, 0, time.Minute
 }
 
-func (w *wakeups) trySubscribe(ctx context.Context) (*redis.PubSub, time.Duration, error) {
-	start, err := w.headStart(ctx)
+var errMute = errors.New("the server says nothing, to no ping either")
+
+// hear subscribes, and passes on what the server says until the connection breaks, or
+// is silent although it was asked for a sign of life. subscribed says whether it had
+// begun to.
+func (w *wakeups) hear() (subscribed bool, err error) {
+	const silence = 2 * time.Second
+	sub, err := w.subscribe()
 	if err != nil {
-		return nil, 0, err
+		return false, err
+	}
+	closed := make(chan struct{})
+	stop := context.AfterFunc(w.life, func() { _ = sub.Close(); close(closed) }) // ends the reading
+	defer func() {
+		if stop() {
+			_ = sub.Close()
+			return
+		}
+		<-closed
+	}()
+	w.callAll()
+	for asked := false; ; {
+		message, err := sub.ReceiveTimeout(w.life, silence)
+		switch {
+		case err == nil:
+			asked = false
+			w.heard(message)
+		case slow(err) && !asked:
+			if asked, err = true, sub.Ping(w.life); err != nil {
+				return true, err
+			}
+		case slow(err):
+			return true, errMute
+		default:
+			return true, err
+		}
+	}
+}
+
+// subscribe returns a connection that the server has confirmed.
+func (w *wakeups) subscribe() (*redis.PubSub, error) {
+	ctx, cancel := context.WithTimeout(w.life, w.limit)
+	defer cancel()
+	start, err := w.need(ctx)
+	if err != nil {
+		return nil, err
 	}
 	sub := w.client.Subscribe(ctx, w.prefix+w.locker)
 	if _, err := sub.ReceiveTimeout(ctx, w.limit); err != nil {
 		_ = sub.Close()
-		return nil, 0, err
+		return nil, err
 	}
-	return sub, start, nil
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.headStart, w.hears = start, true
+	return sub, nil
 }
 
-// headStart is how long a waiter is given to take a lock that was released: a moment to
-// wake up, and the way of the call and of its request.
-func (w *wakeups) headStart(ctx context.Context) (time.Duration, error) {
+// measure returns the head start that the way to the server asks for. If it proves to be
+// too short it grows: see waiter.
+func (w *wakeups) measure(ctx context.Context) (time.Duration, error) {
 	const tries = 3
-	way := w.most
+	way := mostHeadStart
 	for range tries {
 		began := time.Now()
 		if err := w.client.Process(ctx, once{redis.NewCmd(ctx, "ping")}); err != nil {
@@ -159,65 +184,17 @@ func (w *wakeups) headStart(ctx context.Context) (time.Duration, error) {
 		}
 		way = min(way, time.Since(began))
 	}
-	return min(w.least+2*way, w.most).Truncate(time.Millisecond), nil
+	return min(leastHeadStart+2*way, mostHeadStart).Truncate(time.Millisecond), nil
 }
 
-// read passes on what the server says, until sub is closed.
-func (w *wakeups) read(messages <-chan any) {
-	defer close(w.finished)
-	for m := range messages {
-		switch m := m.(type) {
-		case *redis.Subscription: // after a time without: what was said then is lost
-			w.callAll()
-		case *redis.Message:
-			w.call(m.Payload)
-		}
-	}
-}
-
-// call reads a message: the request that may ask, and after how many milliseconds.
-func (w *wakeups) call(message string) {
-	id, ms, _ := strings.Cut(message, " ")
-	after, _ := strconv.ParseInt(ms, 10, 32)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if call := w.calls[id]; call != nil {
-		say(call, time.Duration(after)*time.Millisecond)
-	}
-}
-
-func (w *wakeups) callAll() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, call := range w.calls {
-		say(call, 0)
-	}
-}
-
-// say puts after into call, in place of what may not have been heard. It is the only
-// one that does, and holds the lock.
-func say(call chan time.Duration, after time.Duration) {
-	select {
-	case call <- after:
-		return
-	case unheard := <-call:
-		after = min(after, unheard)
-	}
-	call <- after
-}
-
-// close ends the connection.
-func (w *wakeups) close(ctx context.Context) {
-	w.mu.Lock()
-	w.closed = true
-	sub, finished := w.sub, w.finished
-	w.mu.Unlock()
-	if sub == nil {
-		return
-	}
-	_ = sub.Close()
-	select {
-	case <-finished:
-	case <-ctx.Done():
+// heard reads a message: the request that may ask, and after how many milliseconds.
+func (w *wakeups) heard(message any) {
+	switch m := message.(type) {
+	case *redis.Subscription: // go-redis has connected again by itself
+		w.callAll()
+	case *redis.Message:
+		id, ms, _ := strings.Cut(m.Payload, " ")
+		after, _ := strconv.ParseInt(ms, 10, 64)
+		w.call(id, time.Duration(after)*time.Millisecond)
 	}
 }

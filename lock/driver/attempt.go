@@ -127,7 +127,7 @@ func (a *acquisition) take(ctx context.Context, at *attempt, res result) (Grant,
 	if res.err == nil {
 		return res.grant, nil // pending until it is adopted
 	}
-	over := !leavesNothing(res.err) && ended(ctx)
+	over := !LeavesNothing(res.err) && ended(ctx)
 	e := a.e
 	e.mu.Lock()
 	defer e.unlock()
@@ -148,17 +148,12 @@ func (e *engine) landLate(at *attempt, res result) {
 	case res.err == nil:
 		e.settle(at.a.returning(res.grant), now)
 		e.drop(at.abandon, now)
-	case leavesNothing(res.err) && at.req.slices == 0:
+	case LeavesNothing(res.err) && at.req.slices == 0:
 		e.drop(at.abandon, now)
 	default:
 		e.enqueueTry(at.abandon)
 	}
 	e.unpend(at)
-}
-
-func leavesNothing(err error) bool {
-	k := classify(err)
-	return k == outcomeHeld || k == outcomeRefused || k == outcomePermanent
 }
 
 func (e *engine) unpend(at *attempt) {

@@ -45,6 +45,13 @@ func classify(err error) outcome {
 	}
 }
 
+// LeavesNothing says whether an error of [Driver.Acquire], or of a question of its own that a
+// driver has marked, proves that it left nothing at the server.
+func LeavesNothing(err error) bool {
+	k := classify(err)
+	return k == outcomeHeld || k == outcomeRefused || k == outcomePermanent
+}
+
 func isPermanent(err error) bool {
 	var m *marked
 	return errors.As(err, &m) && m.permanent

@@ -183,7 +183,7 @@ func (e *engine) tried(s *settlement, now Stamp, err error) {
 	case now >= e.lastMoment(s) || e.life.Err() != nil:
 		e.conclude(s, now, false)
 	default:
-		if !leavesNothing(err) {
+		if !LeavesNothing(err) {
 			s.doubts++
 		}
 		d := min(10*time.Millisecond<<min(s.tries-1, 10), e.cfg.TTL/6)

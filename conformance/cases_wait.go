@@ -179,14 +179,16 @@ func (r *handOver) race(n int) error {
 		return fmt.Errorf("its release: %w", err)
 	}
 	switch got := <-waiting; {
-	case (got.h == nil) == (got.err == nil):
-		return fmt.Errorf("a waiting Acquire returned handle %v and error %v; want one of them", got.h, got.err)
+	case got.h == nil && got.err == nil:
+		return errors.New("a wait ended with neither a handle nor an error")
+	case got.h != nil && got.err != nil:
+		return fmt.Errorf("a wait ended with a handle, and an error, too: %w", got.err)
 	case got.h != nil:
 		if err := r.alone(ctx, got.h); err != nil {
 			return err
 		}
 	case !errors.Is(got.err, over):
-		return fmt.Errorf("a wait that its context ended: error %w, want one that matches %q", got.err, over)
+		return fmt.Errorf("a wait that its context ended has not its error, but: %w", got.err)
 	}
 	h, err = r.next.Acquire(ctx, r.key, lock.Wait(r.ttl*3/4))
 	if err != nil {
@@ -201,7 +203,7 @@ func (r *handOver) alone(ctx context.Context, h lock.Handle) error {
 		return fmt.Errorf("the lock that a waiter was given: %w", err)
 	}
 	if _, err := r.next.TryAcquire(ctx, r.key); !errors.Is(err, lock.ErrHeld) {
-		return fmt.Errorf("a try while it is held: error %v, want ErrHeld", err)
+		return errors.Join(errors.New("a try while it is held does not end with ErrHeld"), err)
 	}
 	return h.Release(ctx)
 }

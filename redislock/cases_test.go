@@ -439,6 +439,7 @@ func evict(ln *line) {
 		}
 		do(ln.t, ln.admin, "set", fmt.Sprint("fill-", i), strings.Repeat("x", 10_000))
 	}
+	do(ln.t, ln.admin, "config", "set", "maxmemory", 0) // or the next lock may go, too
 }
 
 // R7: the server loses a lock that is held. The next one gets it at once, the holder is

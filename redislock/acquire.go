@@ -88,14 +88,14 @@ type busy struct {
 // ask runs the script that acquires, for a waiter if w is not nil.
 func (b *backend) ask(ctx context.Context, r *driver.Request, w *waiter) (driver.Grant, busy, error) {
 	name := lockName(b.prefix, r.Key)
-	keys := []string{name, counterName(name), tombstoneName(name, r.ID), turnName(name), queueName(name), askedName(name)}
+	keys := []any{name, counterName(name), tombstoneName(name, r.ID), turnName(name), queueName(name), askedName(name)}
 	ttl := r.TTL.Truncate(time.Millisecond) // what the server is told, and no more
 	args := []any{r.ID, ttl.Milliseconds(), b.maxTTLSeconds(), r.Owner, ""}
 	if w != nil {
 		args = append(args[:4], w.entry, w.place, fmt.Sprintf("%03d", w.headStart.Milliseconds()), b.wakeups.prefix)
 	}
 	proved := driver.Now()
-	reply, err := b.run(ctx, acquireScript, keys, args...)
+	reply, err := b.run(ctx, newCall(acquireScript, keys, args...))
 	if err != nil {
 		return nil, busy{}, err
 	}
@@ -105,7 +105,7 @@ func (b *backend) ask(ctx context.Context, r *driver.Request, w *waiter) (driver
 		if err != nil {
 			return nil, busy{}, unexpected(reply)
 		}
-		return &grant{backend: b, key: r.Key, id: r.ID, token: lock.Token(token), ttl: ttl, proved: proved}, busy{}, nil
+		return &grant{backend: b, name: name, id: r.ID, token: lock.Token(token), ttl: ttl, proved: proved}, busy{}, nil
 	case int64:
 		return nil, busy{}, declined(-reply, keys)
 	case []any:
@@ -116,7 +116,7 @@ func (b *backend) ask(ctx context.Context, r *driver.Request, w *waiter) (driver
 
 // declined is for the numbers of acquire.lua: 1, the request was abandoned; above, what
 // is not ours.
-func declined(code int64, keys []string) error {
+func declined(code int64, keys []any) error {
 	switch code {
 	case 1:
 		return driver.Refused(errors.New("the request was abandoned"))

@@ -230,3 +230,39 @@ func TestHungNodeOfACluster(t *testing.T) {
 	}
 	asking.Wait()
 }
+
+// What the package comment says of a user's rights at a cluster is enough.
+func TestAccessControlOfACluster(t *testing.T) {
+	t.Parallel()
+	addrs := cluster(t)
+	for _, addr := range addrs {
+		do(t, dial(t, addr), append(documentedRights(), "+cluster|slots")...)
+	}
+	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs[:1], ContextTimeoutEnabled: true, Username: "app", Password: "secret"})
+	t.Cleanup(func() { c.Close() })
+	a, b := lockerOn(t, c, redislock.Config{Config: lock.Config{TTL: ttl}}), lockerOn(t, c, redislock.Config{Config: lock.Config{TTL: ttl}})
+	for _, key := range []string{"foo", "bar"} { // at one node each
+		h, err := a.TryAcquire(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan error, 1)
+		go func() {
+			h, err := b.Acquire(t.Context(), key, lock.Wait(20*time.Second))
+			if err == nil {
+				err = h.Release(t.Context())
+			}
+			got <- err
+		}()
+		eventually(t, "the other waits", func() bool {
+			info, err := a.Inspect(t.Context(), key)
+			return err == nil && info.Waiters == 1
+		})
+		if err := h.Release(t.Context()); err != nil {
+			t.Errorf("Release: %v", err)
+		}
+		if err := <-got; err != nil {
+			t.Errorf("the other: %v", err)
+		}
+	}
+}

@@ -58,12 +58,20 @@
 // # Waiting
 //
 // Who waits stands in a queue at the server. A release calls the first, over a channel
-// of its Locker's own, and keeps the lock for it for a few milliseconds. A Locker has one
-// connection for that, from when its first waiter has to wait until it is closed. No
-// waiter depends on being called: each asks again when the lease that it waits for
-// should be over, and once a second. If the server does not let a Locker subscribe,
-// as [lock.Warning] tells then, its waiters ask again and again at growing intervals.
-// Inspect counts who stands in the queue: of those that have died, some too.
+// of its Locker's own, and keeps the lock for it: for 5 ms and the time of the way, or
+// longer (at most 100 ms) if it has come too late before. Then its place is not lost. A
+// Locker has one connection for that, from when its first waiter has to wait until it is
+// closed.
+//
+// No waiter depends on being called: each asks again when the lease that it waits for
+// should be over, and at least about once a second. So a lock whose holder is killed
+// goes to another when its lease is over, and a waiter that dies costs the others its
+// head start. If the server does not let a Locker subscribe, as [lock.Warning] tells
+// then, its waiters ask again and again at growing intervals.
+//
+// TryAcquire waits while the lock is only kept, and ErrHeld says that somebody has taken
+// it; of a wait that ends, it may also say that another was called. Inspect counts who
+// has asked in the last five seconds.
 //
 // # What is at the server
 //
@@ -71,8 +79,9 @@
 //
 //	holdfast:{k}          the lock: ID, token, time and owner of its holder
 //	holdfast:{k}:token    the last token, for a day after its use
-//	holdfast:{k}:void:ID  for two TTLs after an attempt whose outcome was not known
-//	holdfast:{k}:queue    who waits, while any does
+//	holdfast:{k}:void:ID  for two TTLs after an attempt whose answer was lost
+//	holdfast:{k}:queue    who waits, in order, for a minute after the last has asked
+//	holdfast:{k}:asked    when each of them has asked
 //	holdfast:{k}:turn     for milliseconds after a release: who is called
 //	holdfast:wake:ID      the channel of a Locker whose waiters are called
 //
@@ -84,5 +93,6 @@
 //	+eval +evalsha +get +mget +set +del +exists +pexpire +pttl +time +ping
 //	+zadd +zrem +zrange +zrangebyscore +zscore +zcount +publish +subscribe
 //
-// and, for the warning of evictions and for MaxTTL, +info.
+// and, for the warning of evictions and for MaxTTL, +info; a ClusterClient needs
+// +cluster|slots besides.
 package redislock

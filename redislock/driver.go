@@ -35,8 +35,8 @@ type backend struct {
 	apart atomic.Bool
 }
 
-// run runs s once. Its error is marked: see fault.
-func (b *backend) run(ctx context.Context, s *script, keys []string, args ...any) (any, error) {
+// run makes a call, once. Its error is marked: see fault.
+func (b *backend) run(ctx context.Context, c *call) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, driver.Refused(err)
 	}
@@ -44,7 +44,6 @@ func (b *backend) run(ctx context.Context, s *script, keys []string, args ...any
 	// a deadline.
 	ctx, cancel := context.WithTimeout(ctx, b.limit)
 	defer cancel()
-	c := &call{script: s, keys: keys, args: args}
 	if b.follows {
 		// A round trip to several nodes lasts as long as that to the slowest.
 		c.run(ctx, b.client)
@@ -57,7 +56,7 @@ func (b *backend) run(ctx context.Context, s *script, keys []string, args ...any
 // Inspect implements driver.Driver.
 func (b *backend) Inspect(ctx context.Context, key string) (lock.Info, error) {
 	name := lockName(b.prefix, key)
-	reply, err := b.run(ctx, inspectScript, []string{name, askedName(name)})
+	reply, err := b.run(ctx, newCall(inspectScript, []any{name, askedName(name)}))
 	switch {
 	case err != nil:
 		return lock.Info{}, err

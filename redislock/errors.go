@@ -89,8 +89,8 @@ func permanentReply(reply error) (mended error, ok bool) {
 }
 
 // refused says whether err proves that the request had no effect. Every reply that is
-// an error proves it, as the scripts write last what holds a lock. Most such states
-// pass, as LOADING, READONLY, OOM, MISCONF, BUSY and CLUSTERDOWN do; of those that we
+// an error proves it: our scripts give none after the first write that counts, or undo
+// that. Most such states pass, as LOADING, READONLY, OOM, MISCONF, BUSY and CLUSTERDOWN do; of those that we
 // do not know it is assumed.
 func refused(err error) bool {
 	if _, ok := errors.AsType[redis.Error](err); ok {
@@ -128,7 +128,7 @@ func anyCrossesSlots(errs []error) bool {
 }
 
 // foreign is for a name under which there is something else.
-func foreign(name string) error {
+func foreign(name any) error {
 	return driver.Permanent(fmt.Errorf("what Redis has as %q is not Holdfast's; delete it, or choose another prefix", name))
 }
 

@@ -41,14 +41,11 @@ type queued struct {
 // request was not sent.
 func (f *funnel) run(ctx context.Context, c *call) (any, error) {
 	f.mu.Lock()
-	if f.single < mostSingle {
+	if f.single < mostSingle && len(f.queue) == 0 {
 		f.single++
 		f.mu.Unlock()
+		defer f.leave() // after a panic in a hook of the client's, too
 		c.run(ctx, f.client)
-		f.mu.Lock()
-		f.single--
-		f.startBatch()
-		f.mu.Unlock()
 		return c.reply, c.err
 	}
 	q := &queued{call: c, done: make(chan struct{})}
@@ -64,6 +61,14 @@ func (f *funnel) run(ctx context.Context, c *call) (any, error) {
 		return nil, driver.Refused(ctx.Err())
 	}
 	return nil, ctx.Err()
+}
+
+// leave ends a request that went out by itself.
+func (f *funnel) leave() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.single--
+	f.startBatch()
 }
 
 // startBatch has the queue sent, unless enough is under way. f is locked.

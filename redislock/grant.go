@@ -12,7 +12,8 @@ import (
 // grant is one lock, and its lease: in Redis each has its own.
 type grant struct {
 	backend *backend
-	key, id string
+	name    string // of the lock, at the server
+	id      string
 	token   lock.Token
 	ttl     time.Duration
 	proved  driver.Stamp
@@ -30,7 +31,7 @@ func (g *grant) Proved() driver.Stamp { return g.proved }
 // Release implements driver.Grant.
 func (g *grant) Release(ctx context.Context) error {
 	b := g.backend
-	switch reply, err := b.run(ctx, releaseScript, releaseKeys(lockName(b.prefix, g.key)), g.id, b.wakeups.prefix, b.knows); {
+	switch reply, err := b.run(ctx, newCall(releaseScript, releaseKeys(g.name), g.id, b.wakeups.prefix, b.knows)); {
 	case err != nil:
 		return err
 	case reply != int64(1):
@@ -61,13 +62,13 @@ func (b *backend) Abandon(ctx context.Context, r *driver.Request) error {
 		tombstone = 2 * r.TTL.Milliseconds()
 	}
 	keys := append(releaseKeys(name), tombstoneName(name, r.ID))
-	_, err := b.run(ctx, releaseScript, keys, r.ID, b.wakeups.prefix, b.knows, b.wakeups.entry(r.ID), tombstone)
+	_, err := b.run(ctx, newCall(releaseScript, keys, r.ID, b.wakeups.prefix, b.knows, b.wakeups.entry(r.ID), tombstone))
 	if err == nil {
 		b.wakeups.left(r.ID)
 	}
 	return err
 }
 
-func releaseKeys(name string) []string {
-	return []string{name, queueName(name), askedName(name), turnName(name)}
+func releaseKeys(name string) []any {
+	return []any{name, queueName(name), askedName(name), turnName(name)}
 }

@@ -27,12 +27,12 @@ func checkPrefix(prefix string) error {
 // two pairs of prefix and key share a name.
 func lockName(prefix, key string) string { return prefix + ":{" + escape(key) + "}" }
 
-// The other names of the lock whose name is given.
-func counterName(name string) string       { return name + ":token" }
-func tombstoneName(name, id string) string { return name + ":void:" + id }
-func queueName(name string) string         { return name + ":queue" }
-func askedName(name string) string         { return name + ":asked" }
-func turnName(name string) string          { return name + ":turn" }
+// The names of what else belongs to the lock of that name.
+func counterName(lock string) string       { return lock + ":token" }
+func turnName(lock string) string          { return lock + ":turn" }
+func queueName(lock string) string         { return lock + ":queue" }
+func askedName(lock string) string         { return lock + ":asked" }
+func tombstoneName(lock, id string) string { return lock + ":void:" + id }
 
 // escape maps keys to text one-to-one, and leaves alone what can be read.
 func escape(key string) string {

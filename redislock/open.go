@@ -35,7 +35,8 @@ type Config struct {
 
 	// MaxTTL, if not 0, is the longest TTL of all Lockers on the server. Then none is
 	// granted a lock before the server has run for so long: after a restart it may
-	// have forgotten locks whose holders rely on them.
+	// have forgotten locks whose holders rely on them. The server tells how long it has
+	// run by its clock: if that is stepped forward meanwhile, the time seems over.
 	MaxTTL time.Duration
 }
 
@@ -45,8 +46,10 @@ type Config struct {
 // The client is a *redis.Client, from redis.NewFailoverClient too, or a
 // *redis.ClusterClient, or what wraps one of them. Locks do without its retries. A
 // ClusterClient should have ContextTimeoutEnabled set: otherwise a node that hangs
-// holds each request for the whole ReadTimeout. A Client with it is faster by the time
-// that it takes to hand each request to another goroutine.
+// holds each request for the whole ReadTimeout. A Client should have it, too: it is
+// faster then by the time that it takes to hand each request to another goroutine; and
+// of one without it a copy is used, with a ReadTimeout that suits the TTL, which calls
+// no hooks.
 func New(client redis.UniversalClient, cfg Config) (lock.Locker, error) {
 	cfg, err := cfg.resolve()
 	if err != nil {

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 
@@ -33,13 +34,14 @@ func (b *backend) Renew(ctx context.Context, leases []driver.Lease) []error {
 
 func (b *backend) renew(ctx context.Context, client redis.UniversalClient, leases []driver.Lease, batch int) []error {
 	calls := make([]*call, 0, (len(leases)+batch-1)/batch)
-	for i, l := range leases {
-		if i%batch == 0 {
-			calls = append(calls, &call{script: renewScript})
+	for some := range slices.Chunk(leases, batch) {
+		var keys, args []any
+		for _, l := range some {
+			g := l.(*grant)
+			keys = append(keys, g.name)
+			args = append(args, g.id, g.ttl.Milliseconds())
 		}
-		g, c := l.(*grant), calls[len(calls)-1]
-		c.keys = append(c.keys, lockName(b.prefix, g.key))
-		c.args = append(c.args, g.id, g.ttl.Milliseconds())
+		calls = append(calls, newCall(renewScript, keys, args...))
 	}
 	runAll(ctx, client, calls)
 	errs := make([]error, 0, len(leases))
@@ -55,7 +57,7 @@ func (b *backend) renewByNode(ctx context.Context, cluster *redis.ClusterClient,
 	errs := make([]error, len(leases))
 	shares := make(map[*redis.Client][]int) // of each node, which of leases
 	for i, l := range leases {
-		node, err := cluster.MasterForKey(ctx, lockName(b.prefix, l.(*grant).key))
+		node, err := cluster.MasterForKey(ctx, l.(*grant).name)
 		if err != nil {
 			errs[i] = b.fault(err)
 			continue
@@ -99,7 +101,7 @@ type share struct {
 // renewed returns what a call of the renewing script says of each lock.
 // err is the call's own, judged.
 func (c *call) renewed(err error) []error {
-	errs := make([]error, len(c.keys))
+	errs := make([]error, c.keys)
 	answers, _ := c.reply.(string)
 	if err == nil && len(answers) != len(errs) {
 		err = unexpected(c.reply)

@@ -41,10 +41,17 @@ func newScript(source string) *script {
 // call is one run of a script, and what came of it.
 type call struct {
 	script *script
-	keys   []string
-	args   []any
+	keys   int
+	args   []any // the command and its code, once they are known, and all that follows
 	reply  any
 	err    error
+}
+
+// newCall returns a call with names as keys.
+func newCall(s *script, keys []any, args ...any) *call {
+	c := &call{script: s, keys: len(keys), args: make([]any, 3, 3+len(keys)+len(args))}
+	c.args = append(append(c.args, keys...), args...)
+	return c
 }
 
 // run makes the call.
@@ -104,12 +111,8 @@ type once struct{ *redis.Cmd }
 func (once) NoRetry() bool { return true }
 
 func newOnce(ctx context.Context, command, code string, c *call) once {
-	args := make([]any, 0, 3+len(c.keys)+len(c.args))
-	args = append(args, command, code, len(c.keys))
-	for _, key := range c.keys {
-		args = append(args, key)
-	}
-	cmd := redis.NewCmd(ctx, append(args, c.args...)...)
+	c.args[0], c.args[1], c.args[2] = command, code, c.keys
+	cmd := redis.NewCmd(ctx, c.args...)
 	cmd.SetFirstKeyPos(3) // for the slot
 	return once{cmd}
 }

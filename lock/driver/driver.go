@@ -2,8 +2,8 @@
 // share. Users of locks do not need it: see package lock.
 //
 // A backend is a [Driver]: a handful of request-and-answer calls to its server,
-// with no goroutine, timer or retry of its own unless its SDK forces one. [New]
-// makes a [lock.Locker] of it. The engine owns everything that makes a lock
+// with no goroutine, timer or retry of its own unless its server or its SDK forces
+// one. [New] makes a [lock.Locker] of it. The engine owns everything that makes a lock
 // trustworthy and that every backend would otherwise get wrong in its own way:
 // it checks keys, options and configuration; makes goroutines of one process
 // exclude each other; waits; renews in batches; closes Lost by the local clock,

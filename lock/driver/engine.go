@@ -231,10 +231,14 @@ var errLimit = errors.New("no answer in time")
 
 // withLimit bounds a call whose context has no deadline.
 func withLimit(ctx context.Context) (context.Context, context.CancelFunc) {
+	return withLimitFrom(ctx, time.Now())
+}
+
+func withLimitFrom(ctx context.Context, began time.Time) (context.Context, context.CancelFunc) {
 	if _, has := ctx.Deadline(); has {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeoutCause(ctx, callLimit, errLimit)
+	return context.WithDeadlineCause(ctx, began.Add(callLimit), errLimit)
 }
 
 // because puts what the engine knows before what the driver said.

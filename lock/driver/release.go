@@ -4,14 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/holdfast-go/holdfast/lock"
 )
 
 func (h *handle) Release(ctx context.Context) error {
 	e := h.e
-	limited, cancel := withLimit(ctx)
-	defer cancel()
+	began := time.Now()
 	e.mu.Lock()
 	now := Now()
 	h.judge(now)
@@ -33,7 +33,7 @@ func (h *handle) Release(ctx context.Context) error {
 	if here {
 		e.runTry(s)
 	}
-	err, known := s.await(ctx, limited)
+	err, known := s.await(ctx, began)
 	switch {
 	case wasLost:
 		return h.Err()

@@ -218,16 +218,18 @@ func (e *engine) drop(s *settlement, now Stamp) {
 	e.conclude(s, now, true)
 }
 
-// await waits until s is done or given up, ctx ends, or limited, which is ctx with the limit
-// of calls, does.
+// await waits until s is done or given up, ctx ends, or the limit of a call that began then
+// is over.
 // If ctx has ended, the server gets a moment to answer all the same: callers
 // release with the context of work that was cancelled.
-func (s *settlement) await(ctx, limited context.Context) (err error, known bool) {
+func (s *settlement) await(ctx context.Context, began time.Time) (err error, known bool) {
 	select {
 	case <-s.done:
 		return s.err, s.known
 	default:
 	}
+	limited, cancel := withLimitFrom(ctx, began)
+	defer cancel()
 	select {
 	case <-s.done:
 		return s.err, s.known

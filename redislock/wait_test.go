@@ -194,6 +194,7 @@ func TestLateWaiterKeepsItsPlace(t *testing.T) {
 		}
 	}
 	ln.queued(0)
+	release(t, g)
 }
 
 // For as long as the head start of who is called nobody else gets the lock, and then

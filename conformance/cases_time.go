@@ -120,7 +120,7 @@ func (k *check) acquireFor(ttl time.Duration) (lock.Handle, bool) {
 	if err := h.Err(); err != nil {
 		k.broken("with a TTL of %v: %v", ttl, err)
 	}
-	if v := h.Valid(); v < ttl/3 || v > ttl {
+	if v := h.Valid(); v < ttl/3 || v > max(ttl, k.h.Term) {
 		k.broken("Valid() = %v with a TTL of %v", v, ttl)
 	}
 	return h, true

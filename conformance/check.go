@@ -186,8 +186,8 @@ func (k *check) held(h lock.Handle) {
 	if isLost(h) {
 		k.broken("the lock should be held, and Lost is closed")
 	}
-	if v := h.Valid(); v <= 0 || v > k.ttl {
-		k.broken("Valid() = %v while held, want above 0 and at most the TTL of %v", v, k.ttl)
+	if v, most := h.Valid(), max(k.ttl, k.h.Term); v <= 0 || v > most {
+		k.broken("Valid() = %v while held, want above 0 and at most %v", v, most)
 	}
 }
 

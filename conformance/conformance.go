@@ -19,6 +19,10 @@ type Harness struct {
 	// and how long the cases take: two seconds suit a real server. Required.
 	TTL time.Duration
 
+	// Term is the longest that Valid may promise; 0 means the TTL. It is for servers that
+	// keep the lock of whoever lives, and let the TTL bound only how soon a loss is noticed.
+	Term time.Duration
+
 	// Slack is what bounds allow for a busy machine beyond what is promised; 0 means
 	// two seconds. Next to nothing will do in a bubble of testing/synctest.
 	Slack time.Duration

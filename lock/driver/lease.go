@@ -68,7 +68,7 @@ func safe(term time.Duration) time.Duration {
 
 // prove counts the lease from the moment before the sending of a request that was
 // answered. The deadline only grows; the caller has checked that it has not passed.
-func (l *lease) prove(sent Stamp) {
+func (l *lease) prove(sent Stamp, ttl time.Duration) {
 	l.term = l.Term()
 	l.deadline = max(l.deadline, sent.Add(safe(l.term)))
 	if sent > l.proved {
@@ -76,11 +76,12 @@ func (l *lease) prove(sent Stamp) {
 		l.tries = 0
 		l.failure = nil
 		l.warned = false
-		l.renewAt = sent.Add(renewAfter(l.term))
+		l.renewAt = sent.Add(renewAfter(min(l.term, ttl)))
 	}
 }
 
-// renewAfter is a third of the term or a little less: leases that were taken
+// renewAfter is a third of the term, or of the TTL if the server grants more, for that is
+// how soon a loss is to be noticed; or a little less: leases that were taken
 // together spread over time, and those due at nearly the same time share a batch.
 func renewAfter(term time.Duration) time.Duration {
 	return term/3 - rand.N(term/12+1)
@@ -173,7 +174,7 @@ func (e *engine) extend(l *lease, sent, now Stamp) {
 		return
 	}
 	l.loseMargins(e, now)
-	l.prove(min(sent, now))
+	l.prove(min(sent, now), e.cfg.TTL)
 }
 
 // loseMargins loses the handles whose Margin has begun.

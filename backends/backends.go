@@ -24,8 +24,9 @@ import (
 	"context"
 
 	"github.com/holdfast-go/holdfast/lock"
-	_ "github.com/holdfast-go/holdfast/lock/memlock" // mem
-	_ "github.com/holdfast-go/holdfast/redislock"    // redis, rediss
+	_ "github.com/holdfast-go/holdfast/lock/filelock" // file
+	_ "github.com/holdfast-go/holdfast/lock/memlock"  // mem
+	_ "github.com/holdfast-go/holdfast/redislock"     // redis, rediss
 )
 
 // Open opens the Locker that rawURL names, as [lock.Open] does, with every backend

@@ -13,10 +13,11 @@ var allowed = map[string][]string{
 	"lock":                {},
 	"lock/driver":         {"lock"},
 	"lock/memlock":        {"lock", "lock/driver"},
+	"lock/filelock":       {"lock", "lock/driver"},
 	"conformance":         {"lock"},
 	"redislock":           {"lock", "lock/driver", "github.com/redis/go-redis"},
-	"backends":            {"lock", "lock/driver", "lock/memlock", "redislock", "github.com/redis/go-redis"},
-	"cmd/holdfast":        {"lock", "lock/driver", "lock/memlock", "redislock", "backends", "github.com/redis/go-redis", "github.com/spf13"},
+	"backends":            {"lock", "lock/driver", "lock/filelock", "lock/memlock", "redislock", "github.com/redis/go-redis"},
+	"cmd/holdfast":        {"lock", "lock/driver", "lock/filelock", "lock/memlock", "redislock", "backends", "github.com/redis/go-redis", "github.com/spf13"},
 	"internal/testserver": {},
 }
 

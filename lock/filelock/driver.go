@@ -1,0 +1,217 @@
+//go:build linux || darwin
+
+package filelock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-go/holdfast/lock"
+	"github.com/holdfast-go/holdfast/lock/driver"
+)
+
+// backend is the driver of one Locker.
+type backend struct {
+	dir   string
+	host  driver.Host
+	waits waits
+
+	mu     sync.Mutex
+	lease  *lease // nil until needed, and after its end
+	closed bool
+}
+
+func newDriver(dir string, h driver.Host) (driver.Driver, error) {
+	return &backend{dir: dir, host: h, waits: waits{m: make(map[string]*wait)}}, nil
+}
+
+// Acquire implements driver.Driver. Whatever it does not return is freed before it
+// returns, or by the wait that it leaves: a request leaves nothing behind.
+func (b *backend) Acquire(ctx context.Context, r *driver.Request) (driver.Grant, error) {
+	if r.Mode != lock.ModeExclusive {
+		return nil, driver.Permanent(fmt.Errorf("shared locks in files: %w", errors.ErrUnsupported))
+	}
+	l := b.current()
+	path := filepath.Join(b.dir, fileName(r.Key))
+	f, err := b.take(ctx, l, path, r)
+	if err != nil {
+		return nil, fault(path, err)
+	}
+	g, err := b.grant(l, f, path, r)
+	if err != nil {
+		_ = f.Close()
+		return nil, fault(path, err)
+	}
+	return g, nil
+}
+
+// take returns the file of r with its lock, and makes sure that it is in its place.
+func (b *backend) take(ctx context.Context, l *lease, path string, r *driver.Request) (*os.File, error) {
+	for {
+		f, err := b.lockFile(ctx, l, path, r)
+		if err != nil {
+			return nil, err
+		}
+		there, err := inPlace(f, path)
+		if err == nil && there {
+			return f, nil
+		}
+		_ = f.Close()
+		if err != nil {
+			return nil, err
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// lockFile returns a file that was at path with its lock.
+func (b *backend) lockFile(ctx context.Context, l *lease, path string, r *driver.Request) (*os.File, error) {
+	f, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	taken, err := tryForAMoment(ctx, f)
+	switch {
+	case err != nil:
+		_ = f.Close()
+		return nil, err
+	case taken:
+		return f, nil
+	}
+	r.Busy()
+	if !r.Wait {
+		_ = f.Close()
+		return nil, lock.ErrHeld
+	}
+	return b.waits.wait(ctx, l.ended, path, f)
+}
+
+// tryForAMoment takes the lock on f unless somebody holds it. Who looks whether the
+// holder is alive (see Inspect), or has given up waiting, has the lock for an instant too,
+// and holds nothing.
+func tryForAMoment(ctx context.Context, f *os.File) (taken bool, err error) {
+	const instant, tries = time.Millisecond, 10
+	for range tries {
+		if taken, err := tryLock(f); taken || err != nil {
+			return taken, err
+		}
+		if _, held, err := readHolder(f); held || err != nil {
+			return false, err
+		}
+		select {
+		case <-time.After(instant):
+		case <-ctx.Done():
+			return false, nil
+		}
+	}
+	return false, nil
+}
+
+// grant mints the token of a lock that was taken, and makes it one of l's.
+func (b *backend) grant(l *lease, f *os.File, path string, r *driver.Request) (*grant, error) {
+	if err := prepare(f, r.Key); err != nil {
+		return nil, err
+	}
+	last, slot, err := lastToken(f)
+	if err != nil {
+		return nil, err
+	}
+	// With the clock as floor, tokens go on rising when the file was removed.
+	now := time.Now()
+	token := max(last+1, lock.Token(now.UnixMicro())) //nolint:gosec // after 1970
+	if err := writeToken(f, slot, token); err != nil {
+		return nil, err
+	}
+	if err := f.Sync(); err != nil {
+		return nil, err
+	}
+	if err := writeHolder(f, holder{token, now, r.Owner}); err != nil {
+		return nil, err
+	}
+	g := &grant{lease: l, file: f, path: path, id: r.ID, token: token}
+	if !l.add(g) {
+		_ = writeFree(f)
+		return nil, errEnded
+	}
+	return g, nil
+}
+
+// fault marks an error of the system. Whatever it is, it came before the grant, and the
+// lock was freed. Many pass: a full disk, too many open files.
+func fault(path string, err error) error {
+	lasting := []error{fs.ErrPermission, fs.ErrNotExist, syscall.ELOOP, syscall.EISDIR, syscall.ENOTDIR, syscall.EROFS}
+	switch {
+	case errors.Is(err, lock.ErrHeld), errors.Is(err, driver.ErrAgain):
+		return err
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.Is(err, errForeign):
+		return driver.Permanent(fmt.Errorf("%s: %w; remove it, or choose another directory", path, err))
+	case slices.ContainsFunc(lasting, func(e error) bool { return errors.Is(err, e) }):
+		return driver.Permanent(fmt.Errorf("%w; let the user make, read and write files there, or choose another directory", err))
+	}
+	return driver.Refused(err)
+}
+
+// Abandon implements driver.Driver: see Acquire.
+func (b *backend) Abandon(context.Context, *driver.Request) error { return nil }
+
+// Renew implements driver.Driver. There is nothing to extend: it looks whether the files
+// of all locks are still in their places.
+func (b *backend) Renew(_ context.Context, leases []driver.Lease) []error {
+	errs := make([]error, len(leases))
+	for i, l := range leases {
+		errs[i] = l.(*lease).check(b.host)
+	}
+	return errs
+}
+
+// Inspect implements driver.Driver. A process that was killed has not written that its
+// lock is free: whether it is, is tried.
+func (b *backend) Inspect(_ context.Context, key string) (lock.Info, error) {
+	path := filepath.Join(b.dir, fileName(key))
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return lock.Info{}, nil
+	}
+	if err != nil {
+		return lock.Info{}, fault(path, err)
+	}
+	defer f.Close()
+	if _, err := isNew(f); err != nil {
+		return lock.Info{}, fault(path, err)
+	}
+	h, held, err := readHolder(f)
+	if err != nil || !held {
+		return lock.Info{}, err
+	}
+	if taken, err := tryLock(f); taken || err != nil {
+		return lock.Info{}, err
+	}
+	return lock.Info{Holders: []lock.Holder{{Owner: h.owner, Token: h.token, Since: h.since}}}, nil
+}
+
+// Features implements driver.Driver.
+func (b *backend) Features() lock.Features { return lock.Fencing | lock.Leased }
+
+// Close implements driver.Driver.
+func (b *backend) Close(ctx context.Context) error {
+	b.mu.Lock()
+	l := b.lease
+	b.lease, b.closed = nil, true
+	b.mu.Unlock()
+	if l == nil {
+		return nil
+	}
+	return l.End(ctx)
+}

@@ -1,0 +1,338 @@
+package filelock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/lock"
+	"github.com/holdfast-go/holdfast/lock/filelock"
+)
+
+var background = context.Background()
+
+func open(t *testing.T, dir string) lock.Locker {
+	t.Helper()
+	l, err := filelock.New(filelock.Config{Dir: dir, Config: lock.Config{TTL: 500 * time.Millisecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func acquire(t *testing.T, l lock.Locker) (lock.Handle, lock.Token) {
+	t.Helper()
+	h, err := l.Acquire(t.Context(), "k", lock.Wait(20*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, _ := h.Token()
+	return h, token
+}
+
+func release(t *testing.T, h lock.Handle) {
+	t.Helper()
+	if err := h.Release(t.Context()); err != nil {
+		t.Errorf("Release: %v", err)
+	}
+}
+
+func matches(t *testing.T, what string, err error, want ...error) {
+	t.Helper()
+	for _, w := range want {
+		if !errors.Is(err, w) {
+			t.Errorf("%s: %v, want an error that matches %q", what, err, w)
+		}
+	}
+}
+
+// A process that is killed frees its lock at once, and one that is stopped keeps it.
+func TestProcesses(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l := open(t, dir)
+	h, first := acquire(t, l)
+	release(t, h)
+	other := startHolder(t, dir)
+	if other.token <= first {
+		t.Errorf("token %d of another process after %d", other.token, first)
+	}
+	_, err := l.TryAcquire(t.Context(), "k")
+	matches(t, "TryAcquire", err, lock.ErrHeld)
+	info, err := l.Inspect(t.Context(), "k")
+	if err != nil || len(info.Holders) != 1 || info.Holders[0].Owner != "another process" || info.Holders[0].Token != other.token ||
+		time.Since(info.Holders[0].Since).Abs() > time.Minute {
+		t.Errorf("Inspect: %+v, %v; want the other process", info, err)
+	}
+	if err := other.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.Acquire(t.Context(), "k", lock.Wait(1500*time.Millisecond)) // three TTLs
+	matches(t, "Acquire from a process that is stopped", err, lock.ErrHeld)
+	waiting := make(chan lock.Handle, 1)
+	go func() {
+		h, _ := acquire(t, l)
+		waiting <- h
+	}()
+	other.kill()
+	h = <-waiting
+	token, _ := h.Token()
+	if token <= other.token {
+		t.Errorf("token %d after %d", token, other.token)
+	}
+	release(t, h)
+	if info, err := l.Inspect(t.Context(), "k"); err != nil || len(info.Holders) != 0 {
+		t.Errorf("Inspect of a free lock: %+v, %v", info, err)
+	}
+}
+
+// A lock that a process was killed with is told to be free.
+func TestInspectAfterAKill(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	startHolder(t, dir).kill()
+	l := open(t, dir)
+	if info, err := l.Inspect(t.Context(), "k"); err != nil || len(info.Holders) != 0 {
+		t.Errorf("Inspect: %+v, %v; want nobody", info, err)
+	}
+	if info, err := l.Inspect(t.Context(), "never used"); err != nil || len(info.Holders) != 0 {
+		t.Errorf("Inspect: %+v, %v; want nobody", info, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, filelock.FileName("never used"))); err == nil {
+		t.Error("Inspect made a file")
+	}
+}
+
+// A child that a holder starts does not inherit the lock.
+func TestChildrenDoNotInherit(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	h, _ := acquire(t, open(t, dir))
+	child := exec.Command("sleep", "60")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = child.Process.Kill(); _ = child.Wait() }()
+	release(t, h)
+	h, err := open(t, dir).TryAcquire(t.Context(), "k")
+	if err != nil {
+		t.Fatalf("TryAcquire after the release, with a child that lives: %v", err)
+	}
+	release(t, h)
+}
+
+// Who waits for a file that is removed gets the lock on the one in its place.
+func TestRemovedWhileWaiting(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	other := startHolder(t, dir)
+	l := open(t, dir)
+	waiting := make(chan lock.Handle, 1)
+	go func() {
+		h, _ := acquire(t, l)
+		waiting <- h
+	}()
+	time.Sleep(100 * time.Millisecond)
+	if err := os.Remove(filepath.Join(dir, "k.lock")); err != nil {
+		t.Fatal(err)
+	}
+	h := <-waiting // although the other process has the old one for ever
+	if token, _ := h.Token(); token <= other.token {
+		t.Errorf("token %d of a new file after %d", token, other.token)
+	}
+	release(t, h)
+}
+
+// However often somebody waits in vain, it is one wait of the kernel's.
+func TestWaitsInVain(t *testing.T) {
+	dir := t.TempDir()
+	h, _ := acquire(t, open(t, dir))
+	l := open(t, dir)
+	before := runtime.NumGoroutine()
+	for range 100 {
+		_, err := l.Acquire(t.Context(), "k", lock.Wait(5*time.Millisecond))
+		matches(t, "Acquire", err, lock.ErrHeld)
+	}
+	if more := runtime.NumGoroutine() - before; more > 10 {
+		t.Errorf("%d goroutines are left by 100 waits", more)
+	}
+	release(t, h)
+	h, _ = acquire(t, l)
+	release(t, h)
+}
+
+func TestManyTakeTurns(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	const lockers, rounds = 8, 20
+	var mu sync.Mutex
+	inside, last := 0, lock.Token(0)
+	var all sync.WaitGroup
+	for range lockers {
+		l := open(t, dir)
+		all.Go(func() {
+			for range rounds {
+				h, token := acquire(t, l)
+				mu.Lock()
+				if inside++; inside != 1 || token <= last {
+					t.Errorf("%d inside, token %d after %d", inside, token, last)
+				}
+				last = token
+				inside--
+				mu.Unlock()
+				release(t, h)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// Of the two slots the newer counts, and if that was written by half, the other.
+func TestTokensSurvive(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "k.lock")
+	l := open(t, dir)
+	next := func() lock.Token {
+		h, token := acquire(t, l)
+		release(t, h)
+		return token
+	}
+	next()
+	edit := func(change func(content []byte)) {
+		t.Helper()
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(content)
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The clock was an hour ahead.
+	ahead := lock.Token(time.Now().Add(time.Hour).UnixMicro())
+	for slot := range int64(2) {
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := filelock.WriteToken(f, slot, ahead+lock.Token(slot)); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+	}
+	if got := next(); got != ahead+2 { // in slot 0
+		t.Errorf("token %d, want the next after %d", got, ahead+1)
+	}
+	edit(func(c []byte) { copy(c[512+20:512+30], "0000000000") })
+	if got := next(); got != ahead+2 { // after that of slot 1
+		t.Errorf("token %d, want the next after %d, as the last was not written wholly", got, ahead+1)
+	}
+	edit(func(c []byte) { clear(c[512:2048]) })
+	if got := next(); got < lock.Token(time.Now().Add(-time.Minute).UnixMicro()) {
+		t.Errorf("token %d with both slots gone, want the clock's time at least", got)
+	}
+	edit(func(c []byte) { clear(c) }) // as a failure of the power leaves a new file
+	next()
+}
+
+// What is not a lock of ours is refused, by name, and left alone.
+func TestForeignFiles(t *testing.T) {
+	t.Parallel()
+	for what, put := range map[string]func(path string) error{
+		"a text":        func(path string) error { return os.WriteFile(path, []byte("12345\n"), 0o600) },
+		"a long text":   func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte("x"), 9000), 0o600) },
+		"a directory":   func(path string) error { return os.Mkdir(path, 0o700) },
+		"a link":        func(path string) error { return os.Symlink(filepath.Join(filepath.Dir(path), "target"), path) },
+		"another key's": func(path string) error { return moveLock(filepath.Dir(path), path) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "k.lock")
+			if err := put(path); err != nil {
+				t.Fatal(err)
+			}
+			before, _ := os.ReadFile(path)
+			l := open(t, dir)
+			began := time.Now()
+			_, err := l.Acquire(t.Context(), "k", lock.Wait(20*time.Second))
+			if err == nil || errors.Is(err, lock.ErrHeld) || !strings.Contains(err.Error(), path) {
+				t.Errorf("Acquire: %v, want an error that names it", err)
+			}
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("Acquire came back after %v, want at once", took)
+			}
+			if after, _ := os.ReadFile(path); !bytes.Equal(before, after) {
+				t.Error("it was changed")
+			}
+			if _, err := os.Stat(filepath.Join(dir, "target")); err == nil {
+				t.Error("a link was followed")
+			}
+		})
+	}
+}
+
+// moveLock has the lock of another key at path.
+func moveLock(dir, path string) error {
+	l, err := filelock.New(filelock.Config{Dir: dir})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	h, err := l.TryAcquire(background, "another")
+	if err != nil {
+		return err
+	}
+	if err := h.Release(background); err != nil {
+		return err
+	}
+	return os.Rename(filepath.Join(dir, "another.lock"), path)
+}
+
+func TestDirectories(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"", file, filepath.Join(dir, "none")} {
+		_, err := filelock.New(filelock.Config{Dir: dir})
+		matches(t, dir, err, lock.ErrInvalid)
+		if !strings.Contains(fmt.Sprint(err), dir) {
+			t.Errorf("%q: %v, want an error that names it", dir, err)
+		}
+	}
+	for _, url := range []string{"file:", "file:relative", "file://host/dir", "file://user@/" + dir, "file://" + dir + "#x", "file://" + dir + "?x=1", "file:///none"} {
+		_, err := lock.Open(t.Context(), url)
+		matches(t, url, err, lock.ErrInvalid)
+	}
+	l, err := lock.Open(t.Context(), "file://"+dir+"?ttl=1s&require=fencing,leased")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := lock.Open(t.Context(), "file://"+dir+"?require=shared"); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("require=shared: %v, want ErrUnsupported", err)
+	}
+}
+
+func TestSharedIsUnsupported(t *testing.T) {
+	t.Parallel()
+	_, err := open(t, t.TempDir()).TryAcquire(t.Context(), "k", lock.Shared())
+	matches(t, "Shared", err, errors.ErrUnsupported)
+}

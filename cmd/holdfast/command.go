@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"runtime/debug"
 	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/lock"
+	"github.com/holdfast-go/holdfast/lock/filelock"
 	"github.com/spf13/cobra"
 )
 
@@ -53,6 +55,9 @@ are passed on as they are. It runs in a process group of its own.
 The lock is renewed until PROGRAM has ended, however long that takes. Processes
 that PROGRAM leaves behind in the background are not waited for, and not guarded.
 
+Without --url and ` + urlVariable + ` the lock is a file in .local/state/holdfast of the
+user's home directory: it holds for all programs of that user on this machine.
+
 SIGNALS
   Signals sent to holdfast go on to PROGRAM's process group, once each; the lock
   stays held until PROGRAM has ended because of them. Before there is a PROGRAM,
@@ -68,7 +73,8 @@ IF THE LOCK IS LOST
   loss shows only when the lock is released.
 
 IF HOLDFAST ITSELF IS KILLED (SIGKILL)
-  Nobody renews the lock any more, and others get it within the TTL. On Linux
+  Nobody renews the lock any more, and others get it within the TTL; at once if it
+  is a file. On Linux
   the kernel then kills PROGRAM at once with SIGKILL: not SIGTERM, which it could
   ignore with nobody left to insist. This reaches PROGRAM itself, not processes
   that it has started, and no PROGRAM that changes its user or group (setuid). On
@@ -85,7 +91,8 @@ EXIT CODES
   126    PROGRAM cannot be executed
   127    PROGRAM was not found`
 
-const runExample = `  holdfast run --url redis://localhost:6379 nightly-report -- ./report.sh --all
+const runExample = `  holdfast run nightly-report -- ./report.sh --all
+  holdfast run --url redis://localhost:6379 nightly-report -- ./report.sh --all
   HOLDFAST_URL=redis://localhost:6379 holdfast run --no-wait backup -- pg_dump -f /backup/db.sql`
 
 // runFlags is what the command line of run says.
@@ -113,7 +120,7 @@ func newRun(open opener) *cobra.Command {
 	f := cmd.Flags()
 	f.SortFlags = false
 	// pflag shows what is between backquotes as the name of the value.
-	f.StringVar(&flags.url, "url", "", "where the lock is: a `URL` such as redis://host:6379 (default\n$"+urlVariable+"; put passwords there: others can see command lines)")
+	f.StringVar(&flags.url, "url", "", "where the lock is: a `URL` such as redis://host:6379 (default\n$"+urlVariable+", or files of the user's, for this machine alone; put\npasswords into the variable: others can see command lines)")
 	f.DurationVar(&flags.ttl, "ttl", 0, "how long (`D`, as in 15s) a holder that died keeps others out\n(default: the URL's ttl, or "+lock.DefaultTTL.String()+")")
 	f.DurationVar(&flags.wait, "wait", 0, "wait at most `D` for the lock (default: until it is held)")
 	f.BoolVar(&flags.noWait, "no-wait", false, "try once, without waiting")
@@ -176,6 +183,7 @@ func split(args []string, dash int) (key string, argv []string, err error) {
 	return args[0], args[1:], nil
 }
 
+// chooseURL returns where the lock is: where nothing is said, in files of the user's.
 func chooseURL(flag string) (string, error) {
 	if flag != "" {
 		return flag, nil
@@ -183,7 +191,11 @@ func chooseURL(flag string) (string, error) {
 	if env := os.Getenv(urlVariable); env != "" {
 		return env, nil
 	}
-	return "", failf(exitUsage, "no backend is named; give --url or set %s, as in redis://localhost:6379", urlVariable)
+	dir, err := filelock.UserDir()
+	if err != nil {
+		return "", failf(exitConfig, "no backend is named, and there can be none in files of the user's: give --url or set %s (%s)", urlVariable, plain(err))
+	}
+	return (&url.URL{Scheme: "file", Path: dir}).String(), nil
 }
 
 func newVersion() *cobra.Command {

@@ -2,6 +2,7 @@
 
 // Command holdfast runs any program while it holds a distributed lock:
 //
+//	holdfast run nightly-report -- ./report.sh --all
 //	holdfast run --url redis://localhost:6379 nightly-report -- ./report.sh --all
 //
 // It is as transparent as a wrapper can be: the program gets holdfast's own

@@ -21,12 +21,18 @@ import (
 // built prepares the command as users have it, on the Redis at addr.
 func built(t *testing.T, addr string, args ...string) *exec.Cmd {
 	t.Helper()
+	return builtOn(t, "redis://"+addr, args...)
+}
+
+// builtOn prepares it on what url names; "" for nothing.
+func builtOn(t *testing.T, url string, args ...string) *exec.Cmd {
+	t.Helper()
 	path, err := build()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(path, append([]string{"run"}, args...)...)
-	cmd.Env = append(os.Environ(), urlVariable+"=redis://"+addr)
+	cmd.Env = append(os.Environ(), urlVariable+"="+url)
 	return cmd
 }
 

@@ -88,7 +88,6 @@ func TestOwnExitCodes(t *testing.T) {
 		{"bad URL", "stub:?open=invalid", nil, ok, exitConfig, []string{"HOLDFAST_URL", "unknown query key"}},
 		{"unreadable URL", "stub://user:" + secret + "%zz@host", nil, ok, exitConfig, nil},
 		{"bad ttl in URL", "stub:?ttl=0", nil, ok, exitConfig, []string{"ttl"}},
-		{"no URL", "", nil, ok, exitUsage, []string{"--url", "HOLDFAST_URL"}},
 		{"ttl twice", "stub:?ttl=1s", []string{"--ttl", "2s"}, ok, exitUsage, []string{"--ttl"}},
 		{"ttl out of range", "stub:", []string{"--ttl", "1ms"}, ok, exitUsage, []string{"100ms"}},
 		{"ttl no duration", "stub:", []string{"--ttl", "5"}, ok, exitUsage, []string{"--ttl"}},

@@ -40,7 +40,7 @@ func newRoot(open opener) *cobra.Command {
 			return errors.New("say what to do, as in: holdfast run KEY -- PROGRAM")
 		},
 	}
-	root.AddCommand(newRun(open), newVersion())
+	root.AddCommand(newRun(open), newInspect(open), newVersion())
 	return root
 }
 
@@ -119,13 +119,18 @@ func newRun(open opener) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	// pflag shows what is between backquotes as the name of the value.
-	f.StringVar(&flags.url, "url", "", "where the lock is: a `URL` such as redis://host:6379 (default\n$"+urlVariable+", or files of the user's, for this machine alone; put\npasswords into the variable: others can see command lines)")
+	addURL(cmd, &flags.url)
 	f.DurationVar(&flags.ttl, "ttl", 0, "how long (`D`, as in 15s) a holder that died keeps others out\n(default: the URL's ttl, or "+lock.DefaultTTL.String()+")")
 	f.DurationVar(&flags.wait, "wait", 0, "wait at most `D` for the lock (default: until it is held)")
 	f.BoolVar(&flags.noWait, "no-wait", false, "try once, without waiting")
 	f.DurationVar(&flags.grace, "grace", 0, "send SIGKILL `D` after SIGTERM if the lock is lost (default: a\nquarter of the TTL); a long one leaves less time for renewals")
 	return cmd
+}
+
+// addURL adds the flag that says where the lock is. pflag shows what is between
+// backquotes as the name of the value.
+func addURL(cmd *cobra.Command, rawURL *string) {
+	cmd.Flags().StringVar(rawURL, "url", "", "where the lock is: a `URL` such as redis://host:6379 (default\n$"+urlVariable+", or files of the user's, for this machine alone; put\npasswords into the variable: others can see command lines)")
 }
 
 // newJob checks everything that can be checked before the lock is asked for, so

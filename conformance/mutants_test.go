@@ -158,7 +158,7 @@ var mutants = []mutant{
 		{serverFile, "	if now < e.writer {\n", "	if false {\n"},
 	}},
 	{"RenewalOnlyOnce", sessions, []string{"RenewedUntilReleased", "ManyKeys"}, []edit{
-		{leaseFile, "		l.renewAt = sent.Add(renewAfter(l.term))\n", "		if l.renewAt == 0 { l.renewAt = sent.Add(renewAfter(l.term)) } else { l.renewAt = l.deadline.Add(l.term) }\n"},
+		{leaseFile, "		l.renewAt = sent.Add(renewAfter(l.pace))\n", "		if l.renewAt == 0 { l.renewAt = sent.Add(renewAfter(l.pace)) } else { l.renewAt = l.deadline.Add(l.term) }\n"},
 	}},
 }
 

@@ -193,8 +193,10 @@ func chooseURL(flag string) (string, error) {
 	if flag != "" {
 		return flag, nil
 	}
-	if env := os.Getenv(urlVariable); env != "" {
+	if env, set := os.LookupEnv(urlVariable); env != "" {
 		return env, nil
+	} else if set { // whoever has set it wanted a server that others use, too
+		return "", failf(exitUsage, "%s is set, and empty: name a backend in it, as in redis://localhost:6379, or unset it", urlVariable)
 	}
 	dir, err := filelock.UserDir()
 	if err != nil {

@@ -142,7 +142,7 @@ func TestFileExitCodes(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "foreign.lock"), []byte("mine\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	start(t, onFiles(t, dir, "foreign", "--", "true")).want(exitConfig, "foreign.lock", "remove it")
+	start(t, onFiles(t, dir, "foreign", "--", "true")).want(exitConfig, "foreign.lock", "move it away")
 	waiting := start(t, onFiles(t, dir, "held", "--", "sleep", "600"))
 	until := time.Now().Add(patience)
 	for {

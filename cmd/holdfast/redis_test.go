@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -24,7 +25,7 @@ func built(t *testing.T, addr string, args ...string) *exec.Cmd {
 	return builtOn(t, "redis://"+addr, args...)
 }
 
-// builtOn prepares it on what url names; "" for nothing.
+// builtOn prepares it on what url names; with "", nothing is said.
 func builtOn(t *testing.T, url string, args ...string) *exec.Cmd {
 	t.Helper()
 	path, err := build()
@@ -32,7 +33,10 @@ func builtOn(t *testing.T, url string, args ...string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(path, append([]string{"run"}, args...)...)
-	cmd.Env = append(os.Environ(), urlVariable+"="+url)
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, urlVariable+"=") })
+	if url != "" {
+		cmd.Env = append(cmd.Env, urlVariable+"="+url)
+	}
 	return cmd
 }
 

@@ -86,6 +86,7 @@ func TestOwnExitCodes(t *testing.T) {
 		{"mute at opening", "stub:?open=hang", []string{"--wait", "50ms"}, ok, exitUnavailable, nil},
 		{"login refused", "stub:?acquire=denied", nil, ok, exitConfig, []string{"NOAUTH"}},
 		{"bad URL", "stub:?open=invalid", nil, ok, exitConfig, []string{"HOLDFAST_URL", "unknown query key"}},
+		{"URL set and empty", "", nil, ok, exitUsage, []string{"HOLDFAST_URL", "unset"}},
 		{"unreadable URL", "stub://user:" + secret + "%zz@host", nil, ok, exitConfig, nil},
 		{"bad ttl in URL", "stub:?ttl=0", nil, ok, exitConfig, []string{"ttl"}},
 		{"ttl twice", "stub:?ttl=1s", []string{"--ttl", "2s"}, ok, exitUsage, []string{"--ttl"}},

@@ -66,7 +66,7 @@ func (a *acquisition) fit(ctx context.Context, at *attempt, l *lease, g Grant) e
 // on one lease, one renews and the others wait for it.
 func (a *acquisition) renewFirst(ctx context.Context, l *lease) error {
 	e := a.e
-	ctx, cancel := context.WithTimeoutCause(ctx, attemptLimit(l.term), errLimit)
+	ctx, cancel := context.WithTimeoutCause(ctx, attemptLimit(l.pace), errLimit)
 	defer cancel()
 	if first := l.first; first != nil {
 		e.mu.Unlock()

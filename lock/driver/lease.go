@@ -27,6 +27,7 @@ type lease struct {
 	failure  error         // of the last of them
 	hung     int           // renewals in a row that the driver did not return from
 	term     time.Duration // when it was last proved
+	pace     time.Duration // of its renewals: the term, or the TTL if that is shorter, in which a loss is to be noticed
 	proved   Stamp
 	deadline Stamp
 	renewAt  Stamp
@@ -70,26 +71,26 @@ func safe(term time.Duration) time.Duration {
 // answered. The deadline only grows; the caller has checked that it has not passed.
 func (l *lease) prove(sent Stamp, ttl time.Duration) {
 	l.term = l.Term()
+	l.pace = min(l.term, ttl)
 	l.deadline = max(l.deadline, sent.Add(safe(l.term)))
 	if sent > l.proved {
 		l.proved = sent
 		l.tries = 0
 		l.failure = nil
 		l.warned = false
-		l.renewAt = sent.Add(renewAfter(min(l.term, ttl)))
+		l.renewAt = sent.Add(renewAfter(l.pace))
 	}
 }
 
-// renewAfter is a third of the term, or of the TTL if the server grants more, for that is
-// how soon a loss is to be noticed; or a little less: leases that were taken
-// together spread over time, and those due at nearly the same time share a batch.
-func renewAfter(term time.Duration) time.Duration {
-	return term/3 - rand.N(term/12+1)
+// renewAfter is a third of the pace or a little less: leases that were taken together
+// spread over time, and those due at nearly the same time share a batch.
+func renewAfter(pace time.Duration) time.Duration {
+	return pace/3 - rand.N(pace/12+1)
 }
 
 // retryAfter is when to try again after the n-th failed renewal.
-func retryAfter(term time.Duration, n int) time.Duration {
-	d := min(term/60<<min(n, 3), term/12)
+func retryAfter(pace time.Duration, n int) time.Duration {
+	d := min(pace/60<<min(n, 3), pace/12)
 	return d/2 + rand.N(d/2+1)
 }
 

@@ -186,3 +186,37 @@ func TestLossNamesTheLastFailure(t *testing.T) {
 		}
 	})
 }
+
+// However long the server keeps a lease, it is looked at every third of the TTL, and soon
+// again after a look that failed.
+func TestPaceOfALongLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		f.acquire = func(context.Context, *driver.Request) (driver.Grant, error) {
+			g := f.grant(nil)
+			g.lease.term = lock.MaxTTL
+			return g, nil
+		}
+		var answer atomic.Value
+		says := func(err error) { answer.Store([]error{err}) }
+		f.renew = func(context.Context, []driver.Lease) []error { return answer.Load().([]error) }
+		l := open(t, f)
+		h := mustTry(t, l, "k")
+		for _, err := range []error{nil, errNet, nil} {
+			says(err)
+			before := f.called("renew")
+			time.Sleep(10 * ttl)
+			if n := f.called("renew") - before; n < 25 {
+				t.Errorf("renewals answer %v: looked at %d times in 10 TTLs, want about 30 at least", err, n)
+			}
+		}
+		if err := h.Err(); err != nil {
+			t.Errorf("Err: %v", err)
+		}
+		says(lock.ErrLost)
+		time.Sleep(ttl)
+		if !isLost(h) {
+			t.Error("a loss was not noticed within a TTL")
+		}
+	})
+}

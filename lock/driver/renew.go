@@ -207,7 +207,7 @@ func (e *engine) renewalFailed(f *flight, l *lease, now Stamp, err error) {
 	}
 	l.tries++
 	l.failure = err
-	l.renewAt = now.Add(retryAfter(l.term, l.tries))
+	l.renewAt = now.Add(retryAfter(l.pace, l.tries))
 	if l.renewable() {
 		ev := l.event(lock.RenewFailed, now)
 		ev.Took, ev.Err = now.Sub(f.sent), err

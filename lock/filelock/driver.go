@@ -20,9 +20,8 @@ import (
 
 // backend is the driver of one Locker.
 type backend struct {
-	dir   string
-	host  driver.Host
-	waits waits
+	dir  string
+	host driver.Host
 
 	mu     sync.Mutex
 	lease  *lease // nil until needed, and after its end
@@ -30,7 +29,7 @@ type backend struct {
 }
 
 func newDriver(dir string, h driver.Host) (driver.Driver, error) {
-	return &backend{dir: dir, host: h, waits: waits{m: make(map[string]*wait)}}, nil
+	return &backend{dir: dir, host: h}, nil
 }
 
 // Acquire implements driver.Driver. Whatever it does not return is freed before it
@@ -47,7 +46,7 @@ func (b *backend) Acquire(ctx context.Context, r *driver.Request) (driver.Grant,
 	}
 	g, err := b.grant(l, f, path, r)
 	if err != nil {
-		_ = f.Close()
+		free(f)
 		return nil, fault(path, err)
 	}
 	return g, nil
@@ -64,12 +63,14 @@ func (b *backend) take(ctx context.Context, l *lease, path string, r *driver.Req
 		if err == nil && there {
 			return f, nil
 		}
-		_ = f.Close()
+		free(f)
 		if err != nil {
 			return nil, err
 		}
-		if err := ctx.Err(); err != nil {
-			return nil, err
+		select {
+		case <-time.After(instant):
+		case <-ctx.Done():
+			return nil, ctx.Err()
 		}
 	}
 }
@@ -83,35 +84,42 @@ func (b *backend) lockFile(ctx context.Context, l *lease, path string, r *driver
 	taken, err := tryForAMoment(ctx, f)
 	switch {
 	case err != nil:
-		_ = f.Close()
+		free(f)
 		return nil, err
 	case taken:
 		return f, nil
 	}
 	r.Busy()
 	if !r.Wait {
-		_ = f.Close()
+		free(f)
 		return nil, lock.ErrHeld
 	}
-	return b.waits.wait(ctx, l.ended, path, f)
+	return waitFor(ctx, l.ended, f)
 }
+
+// instant is how long to let others do what takes no time.
+const instant = time.Millisecond
 
 // tryForAMoment takes the lock on f unless somebody holds it. Who looks whether the
 // holder is alive (see Inspect), or has given up waiting, has the lock for an instant too,
-// and holds nothing.
+// and holds nothing: one look is not enough, although the file says that it is held,
+// which a holder that was killed has left; and if it does not say so, a grant is in the
+// making, or nothing is.
 func tryForAMoment(ctx context.Context, f *os.File) (taken bool, err error) {
-	const instant, tries = time.Millisecond, 10
-	for range tries {
+	looks := 3
+	for look := 0; look < looks; look++ {
 		if taken, err := tryLock(f); taken || err != nil {
 			return taken, err
 		}
-		if _, held, err := readHolder(f); held || err != nil {
+		if _, held, err := readHolder(f); err != nil {
 			return false, err
+		} else if !held {
+			looks = 10
 		}
 		select {
 		case <-time.After(instant):
 		case <-ctx.Done():
-			return false, nil
+			return false, ctx.Err()
 		}
 	}
 	return false, nil
@@ -120,6 +128,9 @@ func tryForAMoment(ctx context.Context, f *os.File) (taken bool, err error) {
 // grant mints the token of a lock that was taken, and makes it one of l's.
 func (b *backend) grant(l *lease, f *os.File, path string, r *driver.Request) (*grant, error) {
 	if err := prepare(f, r.Key); err != nil {
+		return nil, err
+	}
+	if err := writeFree(f); err != nil { // what a holder that was killed has left there
 		return nil, err
 	}
 	last, slot, err := lastToken(f)
@@ -149,16 +160,18 @@ func (b *backend) grant(l *lease, f *os.File, path string, r *driver.Request) (*
 // fault marks an error of the system. Whatever it is, it came before the grant, and the
 // lock was freed. Many pass: a full disk, too many open files.
 func fault(path string, err error) error {
-	lasting := []error{fs.ErrPermission, fs.ErrNotExist, syscall.ELOOP, syscall.EISDIR, syscall.ENOTDIR, syscall.EROFS}
+	notFiles := []error{errForeign, syscall.ELOOP, syscall.EISDIR, syscall.ENXIO}
+	lasting := []error{fs.ErrPermission, fs.ErrNotExist, syscall.ENOTDIR, syscall.EROFS, syscall.ENAMETOOLONG, errors.ErrUnsupported}
+	is := func(e error) bool { return errors.Is(err, e) }
 	switch {
 	case errors.Is(err, lock.ErrHeld), errors.Is(err, driver.ErrAgain):
 		return err
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
-	case errors.Is(err, errForeign):
-		return driver.Permanent(fmt.Errorf("%s: %w; remove it, or choose another directory", path, err))
-	case slices.ContainsFunc(lasting, func(e error) bool { return errors.Is(err, e) }):
-		return driver.Permanent(fmt.Errorf("%w; let the user make, read and write files there, or choose another directory", err))
+	case slices.ContainsFunc(notFiles, is):
+		return driver.Permanent(fmt.Errorf("%s: %w; see what it is, and move it away, or choose another directory", path, err))
+	case slices.ContainsFunc(lasting, is):
+		return driver.Permanent(fmt.Errorf("%w; let the user make files there, and read and write this one, or choose another directory", err))
 	}
 	return driver.Refused(err)
 }
@@ -180,22 +193,26 @@ func (b *backend) Renew(_ context.Context, leases []driver.Lease) []error {
 // lock is free: whether it is, is tried.
 func (b *backend) Inspect(_ context.Context, key string) (lock.Info, error) {
 	path := filepath.Join(b.dir, fileName(key))
-	f, err := os.Open(path)
+	f, err := openThere(path, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return lock.Info{}, nil
 	}
 	if err != nil {
 		return lock.Info{}, fault(path, err)
 	}
-	defer f.Close()
-	if _, err := isNew(f); err != nil {
+	defer free(f)
+	fresh, err := isNew(f)
+	if err == nil && !fresh {
+		err = checkKey(f, key)
+	}
+	if err != nil {
 		return lock.Info{}, fault(path, err)
 	}
 	h, held, err := readHolder(f)
 	if err != nil || !held {
 		return lock.Info{}, err
 	}
-	if taken, err := tryLock(f); taken || err != nil {
+	if taken, err := tryShared(f); taken || err != nil {
 		return lock.Info{}, err
 	}
 	return lock.Info{Holders: []lock.Holder{{Owner: h.owner, Token: h.token, Since: h.since}}}, nil

@@ -12,22 +12,36 @@ import (
 	"syscall"
 )
 
-// open opens the file at path for locking, and makes it if there is none. It follows
-// no link. A child does not inherit it, or it would inherit the lock.
+// notFollowed: a link is not followed, a pipe not waited for; and a child does not inherit
+// the file, or it would inherit the lock.
+const notFollowed = syscall.O_NOFOLLOW | syscall.O_NONBLOCK | syscall.O_CLOEXEC
+
+// open opens the file at path for locking, and makes it if there is none.
 func open(path string) (*os.File, error) {
-	const flags = os.O_RDWR | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
-	for {
-		f, err := os.OpenFile(path, flags, 0)
-		if !errors.Is(err, fs.ErrNotExist) {
-			return f, err
-		}
-		// Apart from the above, as in a directory that all may write to, the kernel
-		// refuses to make a file that is another's already.
-		f, err = os.OpenFile(path, flags|os.O_CREATE|os.O_EXCL, 0o666)
-		if !errors.Is(err, fs.ErrExist) {
-			return f, err
-		}
+	f, err := openThere(path, os.O_RDWR)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return f, err
 	}
+	// Apart from the above, as in a directory that all may write to, the kernel refuses
+	// to make a file that is another's already.
+	return os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|notFollowed, 0o666)
+}
+
+// openThere opens what is at path, if that is a file.
+func openThere(path string, how int) (*os.File, error) {
+	f, err := os.OpenFile(path, how|notFollowed, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errForeign
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // inPlace says whether f is still the file at path: a lock on one that was removed, or
@@ -47,33 +61,53 @@ func inPlace(f *os.File, path string) (bool, error) {
 	return os.SameFile(mine, there), nil
 }
 
-// prepare makes a lock's file of f, if it is new, and checks that it is that of key.
+// prepare makes a lock's file of f, if it is new, and checks that it is that of key. The
+// header comes last: it says that the rest, and the name, are on the disk, as the token
+// will be.
 func prepare(f *os.File, key string) error {
 	fresh, err := isNew(f)
 	if err != nil {
 		return err
 	}
-	if text, ok, err := readLine(f, keyAt); err != nil {
-		return err
-	} else if ok {
-		if text != strconv.Quote(key) {
-			return fmt.Errorf("%w: it is that of another key, %s", errForeign, text)
-		}
-		if !fresh {
-			return nil
-		}
+	if !fresh {
+		return checkKey(f, key)
 	}
 	if err := writeLine(f, keyAt, strconv.Quote(key)); err != nil {
 		return err
 	}
-	if err := writeLine(f, headerAt, header); err != nil {
+	if err := syncDir(filepath.Dir(f.Name())); err != nil {
 		return err
 	}
-	// The name must be on the disk as the token will be.
-	dir, err := os.Open(filepath.Dir(f.Name()))
+	return writeLine(f, headerAt, header)
+}
+
+// checkKey checks that f is the file of key, and not of another: one that was moved, or
+// that has the same hash.
+func checkKey(f *os.File, key string) error {
+	text, ok, err := readLine(f, keyAt)
 	if err != nil {
 		return err
 	}
-	defer dir.Close()
-	return dir.Sync()
+	switch {
+	case !ok:
+		return fmt.Errorf("%w: its key cannot be read", errForeign)
+	case text != strconv.Quote(key):
+		return fmt.Errorf("%w: it is that of another key, %s", errForeign, text)
+	}
+	return nil
+}
+
+// syncDir has the names in dir be on the disk. Who may not read there may lock there all
+// the same: then a failure of the power may cost the file, and the clock alone has
+// tokens rise.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
 }

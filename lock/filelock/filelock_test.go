@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -172,6 +174,85 @@ func TestWaitsInVain(t *testing.T) {
 	release(t, h)
 }
 
+// Nor does it cost a wait a Locker, or more than a few of a process.
+func TestWaitsOfMany(t *testing.T) {
+	dir := t.TempDir()
+	holder := open(t, dir)
+	const keys = 150
+	for i := range keys {
+		if _, err := holder.TryAcquire(t.Context(), fmt.Sprint("k", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := runtime.NumGoroutine()
+	l := open(t, dir)
+	for i := range keys {
+		_, err := l.Acquire(t.Context(), fmt.Sprint("k", i), lock.Wait(20*time.Millisecond))
+		matches(t, "Acquire", err, lock.ErrHeld)
+	}
+	if more := runtime.NumGoroutine() - before; more > 80 {
+		t.Errorf("%d goroutines are left by waits for %d locks", more, keys)
+	}
+	before = runtime.NumGoroutine()
+	for range 20 {
+		l := open(t, dir)
+		_, err := l.Acquire(t.Context(), "k0", lock.Wait(20*time.Millisecond))
+		matches(t, "Acquire", err, lock.ErrHeld)
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if more := runtime.NumGoroutine() - before; more > 10 {
+		t.Errorf("%d goroutines are left by Lockers that are closed", more)
+	}
+	last := make(chan error, 1)
+	go func() {
+		h, err := l.Acquire(t.Context(), "k149", lock.Wait(20*time.Second)) // of which the kernel was not asked
+		if err == nil {
+			err = h.Release(t.Context())
+		}
+		last <- err
+	}()
+	if err := holder.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-last; err != nil {
+		t.Error(err)
+	}
+}
+
+// A child that is being started has the holder's file, too, for an instant.
+func TestReleaseFreesForCopies(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("there is no /proc to find the descriptor in")
+	}
+	dir := t.TempDir()
+	h, _ := acquire(t, open(t, dir))
+	descriptors, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := -1
+	for _, d := range descriptors {
+		if to, _ := os.Readlink(d); to == filepath.Join(dir, "k.lock") {
+			n, _ := strconv.Atoi(filepath.Base(d))
+			if copied, err = syscall.Dup(n); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if copied < 0 {
+		t.Fatal("the holder has no file")
+	}
+	defer syscall.Close(copied)
+	release(t, h)
+	h, err = open(t, dir).TryAcquire(t.Context(), "k")
+	if err != nil {
+		t.Fatalf("TryAcquire: %v", err)
+	}
+	release(t, h)
+}
+
 func TestManyTakeTurns(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -236,11 +317,11 @@ func TestTokensSurvive(t *testing.T) {
 	if got := next(); got != ahead+2 { // in slot 0
 		t.Errorf("token %d, want the next after %d", got, ahead+1)
 	}
-	edit(func(c []byte) { copy(c[512+20:512+30], "0000000000") })
+	edit(func(c []byte) { copy(c[4096+20:4096+30], "0000000000") })
 	if got := next(); got != ahead+2 { // after that of slot 1
 		t.Errorf("token %d, want the next after %d, as the last was not written wholly", got, ahead+1)
 	}
-	edit(func(c []byte) { clear(c[512:2048]) })
+	edit(func(c []byte) { clear(c[4096 : 3*4096]) })
 	if got := next(); got < lock.Token(time.Now().Add(-time.Minute).UnixMicro()) {
 		t.Errorf("token %d with both slots gone, want the clock's time at least", got)
 	}
@@ -252,9 +333,21 @@ func TestTokensSurvive(t *testing.T) {
 func TestForeignFiles(t *testing.T) {
 	t.Parallel()
 	for what, put := range map[string]func(path string) error{
-		"a text":        func(path string) error { return os.WriteFile(path, []byte("12345\n"), 0o600) },
-		"a long text":   func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte("x"), 9000), 0o600) },
-		"a directory":   func(path string) error { return os.Mkdir(path, 0o700) },
+		"a text":      func(path string) error { return os.WriteFile(path, []byte("12345\n"), 0o600) },
+		"a long text": func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte("x"), 9000), 0o600) },
+		"a directory": func(path string) error { return os.Mkdir(path, 0o700) },
+		"a pipe":      func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"a socket": func(path string) error {
+			l, err := net.Listen("unix", path)
+			if err == nil {
+				l.(*net.UnixListener).SetUnlinkOnClose(false)
+				err = l.Close()
+			}
+			return err
+		},
+		"zeros first":   func(path string) error { return os.WriteFile(path, append(make([]byte, 512), "disk"...), 0o600) },
+		"many zeros":    func(path string) error { return os.WriteFile(path, make([]byte, 1<<16), 0o600) },
+		"another name":  func(path string) error { return linkLock(filepath.Dir(path), path) },
 		"a link":        func(path string) error { return os.Symlink(filepath.Join(filepath.Dir(path), "target"), path) },
 		"another key's": func(path string) error { return moveLock(filepath.Dir(path), path) },
 	} {
@@ -264,7 +357,14 @@ func TestForeignFiles(t *testing.T) {
 			if err := put(path); err != nil {
 				t.Fatal(err)
 			}
-			before, _ := os.ReadFile(path)
+			content := func() []byte {
+				if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+					return nil
+				}
+				content, _ := os.ReadFile(path)
+				return content
+			}
+			before := content()
 			l := open(t, dir)
 			began := time.Now()
 			_, err := l.Acquire(t.Context(), "k", lock.Wait(20*time.Second))
@@ -274,7 +374,10 @@ func TestForeignFiles(t *testing.T) {
 			if took := time.Since(began); took > 10*time.Second {
 				t.Errorf("Acquire came back after %v, want at once", took)
 			}
-			if after, _ := os.ReadFile(path); !bytes.Equal(before, after) {
+			if _, err := l.Inspect(t.Context(), "k"); err == nil || !strings.Contains(err.Error(), path) {
+				t.Errorf("Inspect: %v, want an error that names it", err)
+			}
+			if !bytes.Equal(before, content()) {
 				t.Error("it was changed")
 			}
 			if _, err := os.Stat(filepath.Join(dir, "target")); err == nil {
@@ -284,8 +387,22 @@ func TestForeignFiles(t *testing.T) {
 	}
 }
 
-// moveLock has the lock of another key at path.
+// moveLock has the lock of another key at path, and linkLock has it there, too.
 func moveLock(dir, path string) error {
+	if err := makeLock(dir); err != nil {
+		return err
+	}
+	return os.Rename(filepath.Join(dir, "another.lock"), path)
+}
+
+func linkLock(dir, path string) error {
+	if err := makeLock(dir); err != nil {
+		return err
+	}
+	return os.Link(filepath.Join(dir, "another.lock"), path)
+}
+
+func makeLock(dir string) error {
 	l, err := filelock.New(filelock.Config{Dir: dir})
 	if err != nil {
 		return err
@@ -295,10 +412,7 @@ func moveLock(dir, path string) error {
 	if err != nil {
 		return err
 	}
-	if err := h.Release(background); err != nil {
-		return err
-	}
-	return os.Rename(filepath.Join(dir, "another.lock"), path)
+	return h.Release(background)
 }
 
 func TestDirectories(t *testing.T) {

@@ -9,8 +9,13 @@ import (
 )
 
 // tryLock takes the lock on f, unless another has it.
-func tryLock(f *os.File) (taken bool, err error) {
-	err = flock(f, syscall.LOCK_EX|syscall.LOCK_NB)
+func tryLock(f *os.File) (taken bool, err error) { return try(f, syscall.LOCK_EX) }
+
+// tryShared takes a lock that excludes nobody but who locks.
+func tryShared(f *os.File) (taken bool, err error) { return try(f, syscall.LOCK_SH) }
+
+func try(f *os.File, how int) (taken bool, err error) {
+	err = flock(f, how|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return false, nil
 	}
@@ -19,6 +24,13 @@ func tryLock(f *os.File) (taken bool, err error) {
 
 // waitLock takes the lock on f. Nothing ends the wait but the lock.
 func waitLock(f *os.File) error { return flock(f, syscall.LOCK_EX) }
+
+// free gives up f and its lock, if it has it. Closing alone does not: a child that is being
+// started has f, too, until it has begun.
+func free(f *os.File) {
+	_ = flock(f, syscall.LOCK_UN)
+	_ = f.Close()
+}
 
 func flock(f *os.File, how int) error {
 	for {

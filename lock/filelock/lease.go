@@ -24,30 +24,34 @@ var (
 // lease is what the kernel keeps alive: all locks of a Locker, for as long as the process
 // runs. It ends when the engine ends it.
 type lease struct {
-	opened driver.Stamp
-	ended  chan struct{}
+	opened    driver.Stamp
+	announced chan struct{}
+	ended     chan struct{}
 
 	mu     sync.Mutex
 	grants map[string]*grant // by request ID; nil when it has ended
 }
 
-// current returns the lease for the next lock. It is announced before anything is
-// granted on it.
+// current returns the lease for the next lock, when it is announced.
 func (b *backend) current() *lease {
 	b.mu.Lock()
 	l := b.lease
-	opened := l == nil || l.over()
-	if opened {
-		l = &lease{opened: driver.Now(), ended: make(chan struct{}), grants: make(map[string]*grant)}
-		if b.closed {
-			_ = l.End(context.Background())
-		}
-		b.lease = l
+	if l != nil && !l.over() {
+		b.mu.Unlock()
+		<-l.announced
+		return l
 	}
+	l = &lease{
+		opened: driver.Now(), announced: make(chan struct{}), ended: make(chan struct{}),
+		grants: make(map[string]*grant),
+	}
+	if b.closed {
+		_ = l.End(context.Background())
+	}
+	b.lease = l
 	b.mu.Unlock()
-	if opened {
-		b.host.Keep(l, l.opened)
-	}
+	b.host.Keep(l, l.opened)
+	close(l.announced)
 	return l
 }
 
@@ -149,8 +153,8 @@ func (g *grant) Release(context.Context) error {
 	return nil
 }
 
-// free gives the lock to whoever waits for it. Closing does: nobody else has the file.
+// free gives the lock to whoever waits for it.
 func (g *grant) free() {
 	_ = writeFree(g.file) // for Inspect
-	_ = g.file.Close()
+	free(g.file)
 }

@@ -76,14 +76,15 @@ func checkDir(dir string) (string, error) {
 
 // UserDir returns a directory for the locks of the user whose process this is, and makes
 // it if it is not there: .local/state/holdfast in the home directory. That is the one
-// that the system has for the user, if it knows one, and not what the environment
-// says: a shell, cron and a service must mean the same locks.
+// that the system has for the user, whatever the environment says: a shell, cron and a
+// service must mean the same locks. Only of a user whom the system does not know,
+// as in some containers, it is the environment's.
 func UserDir() (string, error) {
 	home := os.Getenv("HOME")
 	if u, err := user.LookupId(strconv.Itoa(os.Getuid())); err == nil {
 		home = u.HomeDir
 	}
-	if home == "" {
+	if !filepath.IsAbs(home) {
 		return "", errors.New("holdfast: the user has no home directory for locks; name a directory, as in file:///var/lib/app/locks")
 	}
 	dir := filepath.Join(home, ".local", "state", "holdfast")

@@ -15,15 +15,16 @@ import (
 
 // A lock's file has parts at fixed places, each a line of text with a checksum before it:
 // the header, two slots for tokens, the key, and the holder. A token is written to the
-// slot of the older one, so that the newer survives if the power fails meanwhile; the
-// slots are in sectors of their own.
+// slot of the older one, so that the newer survives if the power fails meanwhile; no two
+// parts are in one sector of a disk.
 const (
-	headerAt = 0
-	slotsAt  = 512
-	slotSize = 512
-	keyAt    = 2048
-	holderAt = 2 * 4096
-	mostText = 3 * 4096 // of a part: a quoted key or owner may be four times as long as itself
+	sector   = 4096
+	headerAt = 0 * sector
+	slotsAt  = 1 * sector
+	slotSize = 1 * sector
+	keyAt    = 3 * sector
+	holderAt = 5 * sector
+	mostText = 2 * sector // of a part: a quoted key may be four times as long as itself
 )
 
 const header = "holdfast lock file, version 1"
@@ -61,14 +62,25 @@ func isNew(f *os.File) (bool, error) {
 	if err != nil || ok && text == header {
 		return false, err
 	}
-	content, err := io.ReadAll(io.NewSectionReader(f, 0, slotsAt))
+	// Without a header there may be what was written before it, or zeros, which are left
+	// if the power fails.
+	content, err := io.ReadAll(io.NewSectionReader(f, 0, holderAt+mostText+1))
 	if err != nil {
 		return false, err
 	}
-	if strings.Trim(string(content), "\x00") != "" { // zeros are left if the power fails
+	for _, part := range []struct{ from, to int }{{0, keyAt}, {holderAt, holderAt + mostText + 1}} {
+		if strings.Trim(string(content[min(part.from, len(content)):min(part.to, len(content))]), "\x00") != "" {
+			return false, errForeign
+		}
+	}
+	if len(content) > holderAt+mostText {
 		return false, errForeign
 	}
-	return true, nil
+	_, ok, err = readLine(f, keyAt)
+	if len(content) > keyAt && !ok && err == nil && strings.Trim(string(content[keyAt:]), "\x00") != "" {
+		return false, errForeign
+	}
+	return true, err
 }
 
 var errForeign = errors.New("it is not a lock of Holdfast's")

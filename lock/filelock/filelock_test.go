@@ -156,6 +156,15 @@ func TestRemovedWhileWaiting(t *testing.T) {
 	release(t, h)
 }
 
+// waitInVain waits for a lock that is held, for so short that there may be no answer.
+func waitInVain(t *testing.T, l lock.Locker, key string) {
+	t.Helper()
+	_, err := l.Acquire(t.Context(), key, lock.Wait(10*time.Millisecond))
+	if !errors.Is(err, lock.ErrHeld) && !errors.Is(err, lock.ErrUnavailable) {
+		t.Errorf("Acquire of %q: %v, want that it is held", key, err)
+	}
+}
+
 // However often somebody waits in vain, it is one wait of the kernel's.
 func TestWaitsInVain(t *testing.T) {
 	dir := t.TempDir()
@@ -163,8 +172,7 @@ func TestWaitsInVain(t *testing.T) {
 	l := open(t, dir)
 	before := runtime.NumGoroutine()
 	for range 100 {
-		_, err := l.Acquire(t.Context(), "k", lock.Wait(5*time.Millisecond))
-		matches(t, "Acquire", err, lock.ErrHeld)
+		waitInVain(t, l, "k")
 	}
 	if more := runtime.NumGoroutine() - before; more > 10 {
 		t.Errorf("%d goroutines are left by 100 waits", more)
@@ -187,8 +195,7 @@ func TestWaitsOfMany(t *testing.T) {
 	before := runtime.NumGoroutine()
 	l := open(t, dir)
 	for i := range keys {
-		_, err := l.Acquire(t.Context(), fmt.Sprint("k", i), lock.Wait(20*time.Millisecond))
-		matches(t, "Acquire", err, lock.ErrHeld)
+		waitInVain(t, l, fmt.Sprint("k", i))
 	}
 	if more := runtime.NumGoroutine() - before; more > 80 {
 		t.Errorf("%d goroutines are left by waits for %d locks", more, keys)
@@ -196,8 +203,7 @@ func TestWaitsOfMany(t *testing.T) {
 	before = runtime.NumGoroutine()
 	for range 20 {
 		l := open(t, dir)
-		_, err := l.Acquire(t.Context(), "k0", lock.Wait(20*time.Millisecond))
-		matches(t, "Acquire", err, lock.ErrHeld)
+		waitInVain(t, l, "k0")
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}

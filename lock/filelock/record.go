@@ -62,25 +62,22 @@ func isNew(f *os.File) (bool, error) {
 	if err != nil || ok && text == header {
 		return false, err
 	}
-	// Without a header there may be what was written before it, or zeros, which are left
-	// if the power fails.
-	content, err := io.ReadAll(io.NewSectionReader(f, 0, holderAt+mostText+1))
+	// Without a header there may be the key, which was written before it, and zeros, which
+	// are left if the power fails: see prepare.
+	const most = holderAt + mostText
+	content, err := io.ReadAll(io.NewSectionReader(f, 0, most+1))
 	if err != nil {
 		return false, err
 	}
-	for _, part := range []struct{ from, to int }{{0, keyAt}, {holderAt, holderAt + mostText + 1}} {
-		if strings.Trim(string(content[min(part.from, len(content)):min(part.to, len(content))]), "\x00") != "" {
-			return false, errForeign
-		}
+	if _, ok, err := readLine(f, keyAt); err != nil {
+		return false, err
+	} else if ok {
+		clear(content[keyAt:min(holderAt, len(content))])
 	}
-	if len(content) > holderAt+mostText {
+	if len(content) > most || strings.Trim(string(content), "\x00") != "" {
 		return false, errForeign
 	}
-	_, ok, err = readLine(f, keyAt)
-	if len(content) > keyAt && !ok && err == nil && strings.Trim(string(content[keyAt:]), "\x00") != "" {
-		return false, errForeign
-	}
-	return true, err
+	return true, nil
 }
 
 var errForeign = errors.New("it is not a lock of Holdfast's")

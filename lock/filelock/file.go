@@ -62,8 +62,9 @@ func inPlace(f *os.File, path string) (bool, error) {
 }
 
 // prepare makes a lock's file of f, if it is new, and checks that it is that of key. The
-// header comes last: it says that the rest, and the name, are on the disk, as the token
-// will be.
+// header comes last: it says that the name is on the disk. It is there itself before a
+// token or a holder is: if the power fails, a file with those and without a header would
+// pass for a stranger's.
 func prepare(f *os.File, key string) error {
 	fresh, err := isNew(f)
 	if err != nil {
@@ -78,7 +79,10 @@ func prepare(f *os.File, key string) error {
 	if err := syncDir(filepath.Dir(f.Name())); err != nil {
 		return err
 	}
-	return writeLine(f, headerAt, header)
+	if err := writeLine(f, headerAt, header); err != nil {
+		return err
+	}
+	return f.Sync()
 }
 
 // checkKey checks that f is the file of key, and not of another: one that was moved, or

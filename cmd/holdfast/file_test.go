@@ -23,30 +23,7 @@ func onFiles(t *testing.T, dir string, args ...string) *exec.Cmd {
 }
 
 func TestFileTurns(t *testing.T) {
-	dir := t.TempDir()
-	log := filepath.Join(dir, "log")
-	const runs = 6
-	var all []*process
-	for range runs {
-		all = append(all, start(t, onFiles(t, dir, append([]string{"job", "--"},
-			sh(`echo "start $HOLDFAST_TOKEN" >> "$1"; sleep 0.05; echo "end $HOLDFAST_TOKEN" >> "$1"`, log)...)...)))
-	}
-	for _, p := range all {
-		p.want(0)
-	}
-	lines := strings.Split(strings.TrimSpace(read(t, log)), "\n")
-	if len(lines) != 2*runs {
-		t.Fatalf("%d lines, want %d: %q", len(lines), 2*runs, lines)
-	}
-	last := uint64(0)
-	for i := 0; i < len(lines); i += 2 {
-		text, _ := strings.CutPrefix(lines[i], "start ")
-		token, err := strconv.ParseUint(text, 10, 64)
-		if err != nil || token <= last || lines[i+1] != "end "+text {
-			t.Fatalf("turns overlap, or tokens do not grow: %q", lines)
-		}
-		last = token
-	}
+	takeTurns(t, "file://"+t.TempDir())
 }
 
 // TestDefaultBackend: with nothing said, nothing installed, it works; and what it uses is

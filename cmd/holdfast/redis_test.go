@@ -56,12 +56,18 @@ func key(t *testing.T) string {
 }
 
 func TestRedisTurns(t *testing.T) {
-	server, key := testserver.Redis(t), key(t)
-	log := filepath.Join(t.TempDir(), "log")
+	takeTurns(t, "redis://"+testserver.Redis(t).Addr())
+}
+
+// takeTurns runs several programs at once under one lock: they must not overlap, and each
+// gets a greater token than the one before.
+func takeTurns(t *testing.T, url string) {
+	t.Helper()
+	key, log := key(t), filepath.Join(t.TempDir(), "log")
 	const runs = 6
 	var all []*process
 	for range runs {
-		all = append(all, start(t, built(t, server.Addr(), append([]string{key, "--"},
+		all = append(all, start(t, builtOn(t, url, append([]string{key, "--"},
 			sh(`echo "start $HOLDFAST_TOKEN" >> "$1"; sleep 0.05; echo "end $HOLDFAST_TOKEN" >> "$1"`, log)...)...)))
 	}
 	for _, p := range all {

@@ -63,8 +63,12 @@ var lossCases = []Case{
 		a, b := k.open(), k.open()
 		h := k.acquire(a, k.key)
 		for range 3 {
+			// The next renewal is sent within a third of the pace, and fails within
+			// a sixth more. What is left after that is for the one that succeeds.
+			pace := min(k.ttl, k.term)
+			k.awaitRenewal(h)
 			heal := k.h.Isolate(k.T, a)
-			k.pause(k.ttl * 2 / 5)
+			k.pause(pace * 3 / 5)
 			heal()
 			k.pause(k.ttl)
 			k.held(h)
@@ -171,7 +175,7 @@ var lossCases = []Case{
 var marginCases = []Case{
 	{"MarginComesFirst", "Margin closes Lost that long before the lease can end: nobody else is let in meanwhile", []fault{isolate}, func(k *check) {
 		a, b := k.open(), k.open()
-		margin := k.ttl * 2 / 5
+		margin := min(k.ttl, k.term) * 2 / 5
 		h := k.acquire(a, k.key, lock.Margin(margin))
 		k.pause(k.ttl)
 		k.held(h)
@@ -201,7 +205,7 @@ var marginCases = []Case{
 	}},
 	{"MarginSurvivesHeal", "a loss by Margin stands although the server can be reached again, and the holder is alone until it releases", []fault{isolate}, func(k *check) {
 		a, b := k.open(), k.open()
-		h := k.acquire(a, k.key, lock.Margin(k.ttl*2/5))
+		h := k.acquire(a, k.key, lock.Margin(min(k.ttl, k.term)*2/5))
 		heal := k.h.Isolate(k.T, a)
 		k.awaitLoss(h, k.ttl+k.slack)
 		heal()

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -20,6 +21,7 @@ type check struct {
 	h      *Harness
 	clause string
 	ttl    time.Duration
+	term   time.Duration // the longest that Valid may promise
 	slack  time.Duration // what a bound allows beyond what is promised
 	key    string
 	ctx    context.Context
@@ -29,7 +31,7 @@ type check struct {
 }
 
 func newCheck(t *testing.T, h *Harness, c Case) *check {
-	k := &check{T: t, h: h, clause: c.Clause, ttl: h.TTL, slack: h.Slack, ctx: t.Context()}
+	k := &check{T: t, h: h, clause: c.Clause, ttl: h.TTL, term: cmp.Or(h.Term, h.TTL), slack: h.Slack, ctx: t.Context()}
 	if k.slack == 0 {
 		k.slack = 2 * time.Second
 	}
@@ -186,7 +188,7 @@ func (k *check) held(h lock.Handle) {
 	if isLost(h) {
 		k.broken("the lock should be held, and Lost is closed")
 	}
-	if v, most := h.Valid(), max(k.ttl, k.h.Term); v <= 0 || v > most {
+	if v, most := h.Valid(), k.term; v <= 0 || v > most {
 		k.broken("Valid() = %v while held, want above 0 and at most %v", v, most)
 	}
 }
@@ -222,6 +224,21 @@ func (k *check) awaitLoss(h lock.Handle, limit time.Duration) time.Duration {
 		k.broken("Lost was not closed within %v", limit)
 	}
 	return time.Since(began)
+}
+
+// awaitRenewal returns right after h was renewed.
+func (k *check) awaitRenewal(h lock.Handle) {
+	k.Helper()
+	before := h.Valid()
+	for end := time.Now().Add(k.ttl + k.slack); ; k.pause(k.ttl / 200) {
+		now := h.Valid()
+		if now > before {
+			return
+		}
+		if before = now; time.Now().After(end) {
+			k.broken("nothing was renewed within %v", k.ttl+k.slack)
+		}
+	}
 }
 
 // background runs an Acquire beside the case.

@@ -19,8 +19,9 @@ type Harness struct {
 	// and how long the cases take: two seconds suit a real server. Required.
 	TTL time.Duration
 
-	// Term is the longest that Valid may promise; 0 means the TTL. It is for servers that
-	// keep the lock of whoever lives, and let the TTL bound only how soon a loss is noticed.
+	// Term is the longest that Valid may promise; 0 means the TTL. It is more for servers
+	// that keep the lock of whoever lives, and let the TTL bound only how soon a loss is
+	// noticed, and less for those of which a backend cannot know that they keep it so long.
 	Term time.Duration
 
 	// Slack is what bounds allow for a busy machine beyond what is promised; 0 means

@@ -3,12 +3,11 @@
 package conformance_test
 
 import (
-	"encoding/json"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/mutate"
 )
 
 // mutant is the reference backend or the engine with one promise broken: a few lines
@@ -22,7 +21,7 @@ type mutant struct {
 	edits []edit
 }
 
-type edit struct{ file, old, new string }
+type edit = mutate.Edit
 
 const (
 	sessions  = "Sessions"
@@ -76,7 +75,7 @@ var mutants = []mutant{
 		{releaseFile, "h.state = released", "h.state = released; if h.lostCh != nil { close(h.lostCh) }"},
 	}},
 	{"FreedBetweenLostAndRelease", ownLeases, []string{"WindingDownIsAlone"}, []edit{
-		{handleFile, "e.post(background, lock.Event{Kind: lock.LostLock,", "h.startRelease(now, e.settle); e.post(background, lock.Event{Kind: lock.LostLock,"},
+		{handleFile, "e.post(background, lock.Event{Kind: lock.LostLock,", "h.startRelease(background, now, e.settle); e.post(background, lock.Event{Kind: lock.LostLock,"},
 	}},
 	{"UnknownOutcomeLeftBehind", ownLeases, []string{"UnknownAcquireLeavesNothing", "WaitSurvivesLostReply", "ContextShorterThanAnswer"}, []edit{
 		{attemptFile, "return e.d.Abandon(ctx, &req.Request)", "return nil"},
@@ -90,7 +89,7 @@ var mutants = []mutant{
 		{serverFile, "free := len(e.holds) == 0\n", "free := len(e.holds) == 0 || e.holds[0].lease == h.lease\n"},
 	}},
 	{"SecondReleaseFails", sessions, []string{"ReleaseAgain"}, []edit{
-		{releaseFile, "	h.startRelease(now, func(", "	if h.release != nil { defer func() { err = lock.ErrReleased }() }\n	h.startRelease(now, func("},
+		{releaseFile, "	h.startRelease(ctx, now, func(", "	if h.release != nil { defer func() { err = lock.ErrReleased }() }\n	h.startRelease(ctx, now, func("},
 		{releaseFile, "Release(ctx context.Context) error {\n\te := h.e", "Release(ctx context.Context) (err error) {\n\te := h.e"},
 	}},
 	{"CloseHangsWhenMute", sessions, []string{"CloseWhenMute"}, []edit{
@@ -166,54 +165,12 @@ func TestMutants(t *testing.T) {
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
-			binary := build(t, m.edits)
+			binary := mutate.Build(t, "lock/memlock", m.edits)
 			for _, name := range m.cases {
 				catch(t, binary, "TestConformance/"+m.mode+"/"+name)
 			}
 		})
 	}
-}
-
-// build builds memlock's test with the edits applied.
-func build(t *testing.T, edits []edit) string {
-	root, dir := moduleRoot(t), t.TempDir()
-	sources := make(map[string]string)
-	for _, e := range edits {
-		path := filepath.Join(root, filepath.FromSlash(e.file))
-		if sources[path] == "" {
-			data, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			sources[path] = string(data)
-		}
-		if n := strings.Count(sources[path], e.old); n != 1 {
-			t.Fatalf("%s has the text to be replaced %d times, want once; follow the source:\n%s", e.file, n, e.old)
-		}
-		sources[path] = strings.Replace(sources[path], e.old, e.new, 1)
-	}
-	overlay := struct{ Replace map[string]string }{make(map[string]string)}
-	for path, text := range sources {
-		file := filepath.Join(dir, strings.ReplaceAll(path, string(filepath.Separator), "_"))
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		overlay.Replace[path] = file
-	}
-	data, err := json.Marshal(overlay)
-	if err != nil {
-		t.Fatal(err)
-	}
-	list, binary := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "memlock.test")
-	if err := os.WriteFile(list, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-overlay", list, "-o", binary, "./lock/memlock")
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("the mutant does not build: %v\n%s", err, out)
-	}
-	return binary
 }
 
 // catch runs one case against the mutant: it must fail there, and for its clause.
@@ -227,12 +184,4 @@ func catch(t *testing.T, binary, name string) {
 	case !strings.Contains(text, "--- FAIL: "+name) || !strings.Contains(text, "broken clause: "):
 		t.Errorf("%s failed, but not for its clause:\n%s", name, text)
 	}
-}
-
-func moduleRoot(t *testing.T) string {
-	root, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return root
 }

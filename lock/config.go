@@ -39,9 +39,11 @@ type Config struct {
 	TokenBase Token
 
 	// Observe, if not nil, is told of what happens. It is called by several
-	// goroutines at once and outside all locks, and must not block: the next
-	// renewal may wait for it. Its context is that of the call that caused the
-	// event, and the background for what the Locker does by itself.
+	// goroutines at once and outside all locks: what happens at nearly the same
+	// time may be told in either order. It must not block, as the next renewal may
+	// wait for it, nor panic: a lock that was being acquired would stay held, by
+	// nobody. Its context is that of the call that caused the event, which may be
+	// over, and the background for what the Locker does by itself.
 	Observe func(context.Context, Event)
 }
 

@@ -12,7 +12,10 @@ type Event struct {
 	Token Token         // 0 where there is none
 	Took  time.Duration // how long the call took: the wait, the renewal, the release
 	Left  time.Duration // how long the hold stays proved, where it is held
-	Err   error         // why, for Failed, RenewFailed, LostLock and a Released with unknown outcome
+
+	// Err says why: of Failed, RenewFailed, Unanswered, LostLock and Warning, and of a
+	// Released that found the lock gone ([ErrLost]) or whose outcome is unknown.
+	Err error
 }
 
 // EventKind says what an [Event] is about.
@@ -27,13 +30,15 @@ const (
 	RenewFailed                      // a renewal proved nothing; it is retried
 	Jeopardy                         // a third of the term is left and no renewal has come through
 	LostLock                         // Lost was closed
-	Released                         // Release was answered, or gave up (Err)
+	Released                         // a release was answered, or given up (Err)
 	Warning                          // something about the backend that its operator should mend (Err)
+	Unanswered                       // an acquisition could not ask the server, once each; it tries again
 )
 
 var kindNames = [...]string{
 	Contended: "contended", Acquired: "acquired", Failed: "failed", Renewed: "renewed",
 	RenewFailed: "renew-failed", Jeopardy: "jeopardy", LostLock: "lost", Released: "released", Warning: "warning",
+	Unanswered: "unanswered",
 }
 
 // String returns the kind in lower case, as logs and metrics want it.

@@ -10,6 +10,10 @@ import (
 //
 // A key is any non-empty string of at most [MaxKeyLen] bytes. Distinct keys never
 // touch each other, whatever their text.
+//
+// The limits of Acquire, TryAcquire and Release are late by up to 10 seconds if ctx cannot
+// end and a connection is so full that not even the request can be sent. A ctx that
+// can end, or be cancelled, is kept to.
 type Locker interface {
 	// Acquire waits until it holds key, ctx is done, or the time given by [Wait]
 	// is over. Both bound the wait, never the hold. If Acquire returns an error,
@@ -72,7 +76,7 @@ type Handle interface {
 	//
 	// ctx bounds how long Release waits for the answer, never whether the lock is
 	// released: Release with a cancelled context works, and gives the server a
-	// moment to answer.
+	// moment to answer. Without a deadline in ctx it waits for 10 seconds.
 	Release(ctx context.Context) error
 }
 
@@ -80,6 +84,12 @@ type Handle interface {
 // any mode, over release, expiry, crash and restart of the server. A resource
 // that remembers the greatest token it has accepted, and refuses smaller ones,
 // is safe from holders that do not know yet that they have lost the lock.
+//
+// Among those who share a lock, who is granted it later may have the smaller token,
+// if they had to wait in a queue: no exclusive holder comes between them. A resource
+// that is used by both kinds refuses an exclusive holder whose token is smaller than
+// any that it has accepted, but one who shares only if it is smaller than that of an
+// exclusive holder.
 //
 // Tokens of different backends, or of a store and its restored copy, do not
 // compare; [Config] has TokenBase for moving from one to the other.

@@ -2,6 +2,7 @@ package lock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -13,7 +14,9 @@ import (
 )
 
 // OpenFunc opens a Locker for the URL of a scheme that was registered. The query
-// keys common to all backends are already in cfg, and gone from u.
+// keys common to all backends are already in cfg, and gone from u. If the URL names
+// several hosts, u.Host is the list of them, with commas between them: split it before
+// ports are looked for.
 type OpenFunc func(ctx context.Context, u *url.URL, cfg Config) (Locker, error)
 
 var registry = struct {
@@ -32,6 +35,7 @@ var known = map[string]string{
 	"redis+cluster":  "redislock",
 	"redis+quorum":   "redislock",
 	"postgres":       "pglock",
+	"postgresql":     "pglock",
 	"etcd":           "etcdlock",
 	"etcds":          "etcdlock",
 	"zk":             "zklock",
@@ -70,18 +74,24 @@ func Schemes() []string {
 // All backends share the query keys ttl ("15s"), owner, token_base and require
 // ("fencing,leased": an error if the backend does not promise them). The rest of
 // the URL belongs to the backend. An unknown or repeated query key is an error.
+// Where a backend takes several hosts they have commas between them, each with a
+// port or without, and IPv6 addresses in brackets: etcd://one:2379,two,[::1]:2379/prefix.
+//
+// What a URL cannot say, such as [Config.Observe], configure adds to what it says:
+//
+//	lock.Open(ctx, rawURL, func(c *lock.Config) { c.Observe = count })
 //
 // Errors match [ErrInvalid] if the URL is wrong, and never show any part of it
 // that could be a secret.
-func Open(ctx context.Context, rawURL string) (Locker, error) {
-	l, err := open(ctx, rawURL)
+func Open(ctx context.Context, rawURL string, configure ...func(*Config)) (Locker, error) {
+	l, err := open(ctx, rawURL, configure)
 	if err != nil {
 		return nil, fmt.Errorf("holdfast: open: %w", err)
 	}
 	return l, nil
 }
 
-func open(ctx context.Context, rawURL string) (Locker, error) {
+func open(ctx context.Context, rawURL string, configure []func(*Config)) (Locker, error) {
 	scheme, err := schemeOf(rawURL)
 	if err != nil {
 		return nil, err
@@ -92,7 +102,11 @@ func open(ctx context.Context, rawURL string) (Locker, error) {
 	}
 	// The error of url.Parse quotes what it could not read, which may be the
 	// password: it is not wrapped.
-	u, err := url.Parse(rawURL)
+	u, err := parse(rawURL)
+	if errors.Is(err, errAt) {
+		return nil, fmt.Errorf("%w: the %s URL has an @ after its hosts; percent-encode it there, as %%40, "+
+			"and special characters in user and password", ErrInvalid, scheme)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: the %s URL does not parse; percent-encode special characters in user, password and path",
 			ErrInvalid, scheme)
@@ -100,6 +114,9 @@ func open(ctx context.Context, rawURL string) (Locker, error) {
 	cfg, want, err := takeCommon(u)
 	if err != nil {
 		return nil, err
+	}
+	for _, c := range configure {
+		c(&cfg)
 	}
 	l, err := openFunc(ctx, u, cfg)
 	if err != nil {
@@ -123,6 +140,48 @@ func schemeOf(rawURL string) (string, error) {
 
 func notSchemeChar(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("+-.", r)
+}
+
+var errAt = errors.New("an @ after the hosts")
+
+// parse is url.Parse for several hosts, too, with commas between them. Of such a list that takes
+// all for one, which has a port at its end at most, and no brackets.
+func parse(rawURL string) (*url.URL, error) {
+	before, list, after := cutHosts(rawURL)
+	if !strings.Contains(list, ",") {
+		return url.Parse(rawURL)
+	}
+	if strings.Contains(after, "@") { // the list may be the first piece of a password
+		return nil, errAt
+	}
+	u, err := url.Parse(before + "hosts" + after)
+	if err != nil {
+		return nil, err
+	}
+	hosts := strings.Split(list, ",")
+	for i, host := range hosts {
+		one, err := url.Parse("//" + host)
+		if err != nil {
+			return nil, err
+		}
+		hosts[i] = one.Host
+	}
+	u.Host = strings.Join(hosts, ",")
+	return u, nil
+}
+
+// cutHosts takes a URL apart: what is between // or the login's @ and the path.
+func cutHosts(rawURL string) (before, hosts, after string) {
+	scheme, rest, ok := strings.Cut(rawURL, "://")
+	if !ok {
+		return rawURL, "", ""
+	}
+	end := strings.IndexAny(rest, "/?#")
+	if end < 0 {
+		end = len(rest)
+	}
+	begin := strings.LastIndex(rest[:end], "@") + 1
+	return scheme + "://" + rest[:begin], rest[begin:end], rest[end:]
 }
 
 func lookup(scheme string) (OpenFunc, error) {

@@ -41,6 +41,68 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// TestOpenHosts: each of several hosts is as one alone would be.
+func TestOpenHosts(t *testing.T) {
+	for hosts, want := range map[string]string{
+		"h1,h2":                        "h1,h2",
+		"h1:1,h2:2":                    "h1:1,h2:2",
+		"h1:1,h2":                      "h1:1,h2",
+		"h1,h2:2":                      "h1,h2:2",
+		"[::1]:1,[::2]:2":              "[::1]:1,[::2]:2",
+		"[::1],h2,127.0.0.1:3":         "[::1],h2,127.0.0.1:3",
+		"h1:1,[fe80::1%25eth0]:2":      "h1:1,[fe80::1%eth0]:2",
+		"h1,,h2":                       "h1,,h2", // for the backend to refuse
+		"[::1]:1":                      "[::1]:1",
+		"user:pa%2Css%40@h1:1,[::1]:2": "h1:1,[::1]:2",
+		"user:pa,ss@h1:1,[::1]:2":      "h1:1,[::1]:2",
+	} {
+		for _, path := range []string{"", "/", "/path,x"} {
+			l, err := lock.Open(t.Context(), "probe://"+hosts+path+"?x=y")
+			if err != nil {
+				t.Errorf("%s: %v", hosts, err)
+				continue
+			}
+			_ = l.Close()
+			got := opened.url
+			if got.Host != want || got.Path != path || got.RawQuery != "x=y" {
+				t.Errorf("%s%s: the backend is given the hosts %q, the path %q and the query %q", hosts, path, got.Host, got.Path, got.RawQuery)
+			}
+			if (got.User != nil) != strings.Contains(hosts, "@") {
+				t.Errorf("%s: the backend is given the user %v", hosts, got.User)
+			}
+		}
+	}
+}
+
+// TestOpenConfigure: what a URL cannot say is added to what it says.
+func TestOpenConfigure(t *testing.T) {
+	seen := make(chan lock.EventKind, 8)
+	observe := func(c *lock.Config) {
+		c.Observe = func(_ context.Context, e lock.Event) { seen <- e.Kind }
+	}
+	shorter := func(c *lock.Config) { c.TTL /= 3 }
+	l, err := lock.Open(t.Context(), "probe:x?ttl=3s&owner=me", observe, shorter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	if cfg := opened.cfg; cfg.TTL != time.Second || cfg.Owner != "me" {
+		t.Errorf("the backend got %+v", cfg)
+	}
+	h, err := l.TryAcquire(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []lock.EventKind{lock.Acquired, lock.Released} {
+		if got := <-seen; got != want {
+			t.Errorf("observed %v, want %v", got, want)
+		}
+	}
+}
+
 func TestOpenBadInput(t *testing.T) {
 	const secret = "hunter2"
 	for name, c := range map[string]struct{ url, want string }{
@@ -52,6 +114,10 @@ func TestOpenBadInput(t *testing.T) {
 		"bad port":           {"probe://u:" + secret + "@h:port/", "does not parse"},
 		"bad user":           {"probe://u:" + secret + "#@h/%zz", "does not parse"},
 		"bad host":           {"probe://u:" + secret + "@[::1/", "does not parse"},
+		"bad port of many":   {"probe://u:" + secret + "@h1:port,h2:1/", "does not parse"},
+		"bad host of many":   {"probe://u:" + secret + "@h1,[::1,h2/", "does not parse"},
+		"password with , /":  {"probe://u:12,x/" + secret + "@h/", "%40"},
+		"path with @":        {"probe://h1,h2/" + secret + "@x", "%40"},
 		"password with %":    {"probe://u:%" + secret + "@h/", "percent-encode"},
 		"control character":  {"probe://u:" + secret + "\x7f@h/", "does not parse"},
 		"bad query":          {"probe://u:" + secret + "@h/?a=%zz&b=" + secret, "query"},

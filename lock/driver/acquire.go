@@ -18,42 +18,42 @@ type acquisition struct {
 	key   string
 	try   bool
 	set   lock.Settings
-	began Stamp
+	began Stamp // unless nobody observes
 
 	cancel context.CancelFunc // of the wait
+
+	owed *settlement // of what the last request left, or nil
 
 	mu        sync.Mutex
 	pass      *pass
 	over      bool
 	contended bool
-	asked     Stamp // when the call under way began
+	unheard   bool  // the server could not be asked, and the observer knows
+	asked     Stamp // when the call under way began, if the key was seen taken before
 	answered  bool  // the server has said something since, or is not expected to
 	seen      error // what ended the last look at the key: nil (none yet), ErrHeld, or why it could not be asked
 }
 
 func (e *engine) acquire(ctx context.Context, key string, try bool, opts []lock.Option) (lock.Handle, error) {
-	a := &acquisition{e: e, ctx: ctx, key: key, try: try, began: Now()}
-	h, err := a.run(opts)
+	a := &acquisition{e: e, ctx: ctx, key: key, try: try}
 	if e.cfg.Observe != nil {
-		a.tell(h, err)
+		a.began = Now()
 	}
+	h, err := a.run(opts)
 	if err != nil {
+		a.tellFailed(err)
 		return nil, fmt.Errorf("holdfast: acquire %q: %w", brief(key), err)
 	}
 	return h, nil
 }
 
-// tell posts the event of the outcome.
-func (a *acquisition) tell(h *handle, err error) {
-	e := a.e
-	e.mu.Lock()
-	defer e.unlock()
-	now := Now()
-	ev := lock.Event{Kind: lock.Failed, Key: a.key, Took: now.Sub(a.began), Err: err}
-	if err == nil {
-		ev.Kind, ev.Token, ev.Left = lock.Acquired, h.token, h.valid(now)
+func (a *acquisition) tellFailed(err error) {
+	if a.e.cfg.Observe == nil {
+		return
 	}
-	e.post(a.ctx, ev)
+	a.e.mu.Lock()
+	defer a.e.unlock()
+	a.e.post(a.ctx, lock.Event{Kind: lock.Failed, Key: a.key, Took: Now().Sub(a.began), Err: err})
 }
 
 func (a *acquisition) run(opts []lock.Option) (*handle, error) {
@@ -63,17 +63,18 @@ func (a *acquisition) run(opts []lock.Option) (*handle, error) {
 	ctx, cancel := a.bound()
 	defer cancel()
 	a.cancel = cancel
-	pass, err := a.e.gates.enter(ctx, a.key, a.set.Mode, a.noWait(), a.busy)
+	pass, err := a.e.gates.enter(ctx, a.key, a.set.Mode, a.noWait(), a.waiting)
 	if err != nil {
+		a.finish()
 		a.see(err)
 		return nil, a.ended()
 	}
-	a.enter(pass)
+	a.enter(pass, ended(ctx))
 	var h *handle
 	defer func() {
 		a.finish()
 		if h == nil { // after a panic of the driver's, too
-			a.e.gates.setTaken(pass, false) // what is still to be settled does not know
+			a.e.gates.untake(pass, Now()) // what is still to be settled does not know
 			a.e.gates.leave(pass)
 		}
 	}()
@@ -81,14 +82,18 @@ func (a *acquisition) run(opts []lock.Option) (*handle, error) {
 	return h, err
 }
 
-// enter notes that the gate is passed. What was seen before was not at the server.
-func (a *acquisition) enter(p *pass) {
+// enter notes that the gate is passed. What was seen before, by others, counts no more,
+// unless it is too late to ask.
+func (a *acquisition) enter(p *pass, late bool) {
 	a.mu.Lock()
-	a.pass, a.seen = p, nil
-	a.mu.Unlock()
+	defer a.mu.Unlock()
+	a.pass = p
+	if !late {
+		a.seen = nil
+	}
 }
 
-// finish makes a driver's late calls of Busy harmless.
+// finish makes late calls harmless: of busy by the driver, and of waiting by whoever was before it.
 func (a *acquisition) finish() {
 	a.mu.Lock()
 	a.over = true
@@ -121,12 +126,16 @@ func (a *acquisition) check(opts []lock.Option) (err error) {
 func (a *acquisition) noWait() bool { return a.try || a.set.Wait == 0 }
 
 // bound returns the context of the wait: it ends with the caller's and with the wait's
-// limit; without a deadline, a single attempt has one. That the engine is closed is looked at beside it, as every acquisition would
-// otherwise hang on one context of the engine's.
+// limit; without a deadline, a single attempt has one. That the engine is closed is
+// looked at beside it, as every acquisition would otherwise hang on one context of the
+// engine's.
 func (a *acquisition) bound() (context.Context, context.CancelFunc) {
 	switch {
+	case a.noWait() && a.e.inline(a.ctx):
+		ctx := withBound(a.ctx, callLimit)
+		return ctx, ctx.cancel
 	case a.noWait():
-		return withLimit(a.ctx)
+		return withLimit(a.ctx, callLimit)
 	case a.set.Wait == lock.NoLimit:
 		return context.WithCancel(a.ctx)
 	default:
@@ -137,10 +146,9 @@ func (a *acquisition) bound() (context.Context, context.CancelFunc) {
 // ended says why the wait is over, and what was last seen of the key. What was seen
 // before a question that the server has left unanswered for a while counts no more.
 func (a *acquisition) ended() error {
-	const while = 250 * time.Millisecond
 	a.mu.Lock()
 	seen := a.seen
-	if !a.answered && a.asked != 0 && Now().Sub(a.asked) > while && errors.Is(seen, lock.ErrHeld) {
+	if !a.answered && a.asked != 0 && Now().Sub(a.asked) > stale && errors.Is(seen, lock.ErrHeld) {
 		seen = nil
 	}
 	a.mu.Unlock()
@@ -165,7 +173,7 @@ func (a *acquisition) see(err error) {
 	pass := a.pass
 	a.mu.Unlock()
 	if pass != nil {
-		a.e.gates.setTaken(pass, false)
+		a.e.gates.untake(pass, Now())
 	}
 }
 
@@ -175,7 +183,15 @@ func (a *acquisition) failed(ctx context.Context, err error) {
 	if isContextError(err) && ended(ctx) {
 		return
 	}
-	a.see(unavailable(ownLimit(err)))
+	err = unavailable(ownLimit(err))
+	a.see(err)
+	if a.noWait() || a.unheard || a.e.cfg.Observe == nil {
+		return
+	}
+	a.unheard = true
+	a.e.mu.Lock()
+	defer a.e.unlock()
+	a.e.post(a.ctx, lock.Event{Kind: lock.Unanswered, Key: a.key, Took: Now().Sub(a.began), Err: err})
 }
 
 // busy notes that the key is taken. Drivers call it as Request.Busy.
@@ -185,19 +201,37 @@ func (a *acquisition) busy() {
 		a.mu.Unlock()
 		return
 	}
-	a.seen, a.answered = lock.ErrHeld, true
-	first := !a.contended
-	a.contended = true
-	pass := a.pass
+	first, pass := a.taken(), a.pass
 	a.mu.Unlock()
-	if pass != nil {
-		a.e.gates.setTaken(pass, true)
+	for _, behind := range a.e.gates.take(pass) {
+		behind.waiting()
 	}
-	if first && a.e.cfg.Observe != nil {
-		a.e.mu.Lock()
-		a.e.post(a.ctx, lock.Event{Kind: lock.Contended, Key: a.key, Took: Now().Sub(a.began)})
-		a.e.unlock()
+	a.tellContended(first)
+}
+
+// waiting notes, at the gate, that the key is taken. It may come late: whoever has been let
+// in since asks for itself.
+func (a *acquisition) waiting() {
+	a.mu.Lock()
+	first := !a.over && a.pass == nil && a.taken()
+	a.mu.Unlock()
+	a.tellContended(first)
+}
+
+// taken notes what was seen of the key, with a.mu locked. It says whether for the first time.
+func (a *acquisition) taken() bool {
+	first := !a.contended
+	a.seen, a.answered, a.contended = lock.ErrHeld, true, true
+	return first
+}
+
+func (a *acquisition) tellContended(first bool) {
+	if !first || a.e.cfg.Observe == nil {
+		return
 	}
+	a.e.mu.Lock()
+	defer a.e.unlock()
+	a.e.post(a.ctx, lock.Event{Kind: lock.Contended, Key: a.key, Took: Now().Sub(a.began)})
 }
 
 // ask asks the server until it grants, refuses for good, or the wait ends.
@@ -209,8 +243,8 @@ func (a *acquisition) ask(ctx context.Context) (*handle, error) {
 			return h, nil
 		}
 		kind := classify(err)
-		if req.slices > 0 && (kind == outcomeRefused || kind == outcomePermanent) {
-			a.abandon(req) // this call did nothing, but one before it may have
+		if kind == outcomeUnknown || req.slices > 0 && (kind == outcomeRefused || kind == outcomePermanent) {
+			a.abandon(req) // this call, or one before it, may have left something
 		}
 		switch kind {
 		case outcomeOver:
@@ -227,22 +261,12 @@ func (a *acquisition) ask(ctx context.Context) (*handle, error) {
 				return nil, lock.ErrHeld
 			}
 			req.slices = 0
-		case outcomeRefused:
+		case outcomeRefused, outcomeUnknown:
 			a.failed(ctx, err)
-			if a.noWait() {
+			if a.noWait() || !a.settled(ctx) {
 				return nil, a.ended()
 			}
 			req = a.newRequest() // the next one may be on another lease
-		case outcomeUnknown:
-			a.failed(ctx, err)
-			s := a.abandon(req)
-			if a.noWait() {
-				return nil, a.ended()
-			}
-			if !a.await(ctx, s) {
-				return nil, a.ended()
-			}
-			req = a.newRequest()
 		}
 		if !a.sleep(ctx, backoff(n, a.e.cfg.TTL)) {
 			return nil, a.ended()
@@ -253,7 +277,10 @@ func (a *acquisition) ask(ctx context.Context) (*handle, error) {
 // once makes one attempt, up to the handle.
 func (a *acquisition) once(ctx context.Context, req *request) (*handle, error) {
 	a.mu.Lock()
-	a.asked, a.answered = Now(), req.slices > 0 // the next slice of a wait is answered at its end
+	a.answered = req.slices > 0 // the next slice of a wait is answered at its end
+	if a.contended {
+		a.asked = Now()
+	}
 	a.mu.Unlock()
 	grant, err := a.call(ctx, req)
 	if err != nil {

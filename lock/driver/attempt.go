@@ -17,7 +17,7 @@ type request struct {
 type attempt struct {
 	a       *acquisition
 	req     *request
-	results chan result
+	results chan result // nil: the caller makes the call itself
 	left    bool
 	gone    error       // the server said that the grant is gone before it was returned
 	abandon *settlement // when left: waits for the driver to return
@@ -42,13 +42,14 @@ func (a *acquisition) newRequest() *request {
 // and what was done or may still be done is being settled.
 func (a *acquisition) call(ctx context.Context, req *request) (Grant, error) {
 	e := a.e
-	at := &attempt{a: a, req: req, results: make(chan result, 1)}
+	at := &attempt{a: a, req: req}
 	if !e.begin(ctx, at) {
 		return nil, errOver
 	}
 	if e.inline(a.ctx) {
 		return a.callHere(ctx, at)
 	}
+	at.results = make(chan result, 1)
 	go func() {
 		grant, err := e.d.Acquire(ctx, &req.Request)
 		e.mu.Lock()
@@ -151,7 +152,7 @@ func (e *engine) landLate(at *attempt, res result) {
 	case LeavesNothing(res.err) && at.req.slices == 0:
 		e.drop(at.abandon, now)
 	default:
-		e.enqueueTry(at.abandon)
+		e.enqueueTry(at.abandon, now)
 	}
 	e.unpend(at)
 }
@@ -162,21 +163,24 @@ func (e *engine) unpend(at *attempt) {
 }
 
 // abandon has it made sure, in the background, that nothing is left of a request.
-func (a *acquisition) abandon(req *request) *settlement {
+func (a *acquisition) abandon(req *request) {
 	e := a.e
-	s := a.abandonment(req)
+	a.owed = a.abandonment(req)
 	e.mu.Lock()
 	defer e.unlock()
-	e.settleNow(s, Now())
-	return s
+	e.settleNow(a.owed, Now())
 }
 
-// await waits for s: the next attempt would find the key taken by the last one. false:
-// the wait ended first. After two TTLs s is given up; then the next attempt cannot find
-// more than a key that is taken.
-func (a *acquisition) await(ctx context.Context, s *settlement) bool {
+// settled waits until nothing is left of the last request: the next one would find the
+// key taken by it. false: the wait ended first. After two TTLs the settlement is given up;
+// then the next request cannot find more than a key that is taken.
+func (a *acquisition) settled(ctx context.Context) bool {
+	if a.owed == nil {
+		return true
+	}
 	select {
-	case <-s.done:
+	case <-a.owed.done:
+		a.owed = nil
 		return true
 	case <-ctx.Done():
 	case <-a.e.closing.Done():

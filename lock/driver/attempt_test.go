@@ -90,6 +90,59 @@ func TestOwnGhostIsNotHeld(t *testing.T) {
 	})
 }
 
+// Nor is what a wait has left behind itself: a grant that it could not use, or a place in
+// the server's queue.
+func TestOwnGhostOfAWaitIsNotHeld(t *testing.T) {
+	for name, first := range map[string]func(*fake, *driver.Request) (driver.Grant, error){
+		"a grant that is worth nothing": func(f *fake, r *driver.Request) (driver.Grant, error) {
+			f.host.GrantLost(r.ID, errNet)
+			return f.grant(nil), nil
+		},
+		"a place, and a refusal": func(f *fake, _ *driver.Request) (driver.Grant, error) {
+			if f.called("acquire") == 1 {
+				return nil, driver.ErrAgain
+			}
+			return nil, driver.Refused(errNet)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &fake{}
+				var ghost string // the ID of what is left at the server
+				settle := func(context.Context) error {
+					time.Sleep(time.Second)
+					ghost = ""
+					return nil
+				}
+				f.acquire = func(_ context.Context, r *driver.Request) (driver.Grant, error) {
+					switch {
+					case ghost == "" && f.called("acquire") > 2:
+						return f.grant(nil), nil
+					case ghost != "" && ghost != r.ID:
+						t.Error("sent beside what the last request left")
+						return nil, lock.ErrHeld
+					}
+					ghost = r.ID
+					g, err := first(f, r)
+					if g, ok := g.(*fakeGrant); ok {
+						g.release = settle
+					}
+					return g, err
+				}
+				f.abandon = func(ctx context.Context, _ *driver.Request) error { return settle(ctx) }
+				l := openWith(t, f, lock.Config{Observe: func(_ context.Context, ev lock.Event) {
+					if ev.Kind == lock.Contended {
+						t.Error("told that the key is taken")
+					}
+				}})
+				if _, err := l.Acquire(t.Context(), "k", lock.Wait(ttl)); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 // An error of a context matches that context's own, also when the cause is the error
 // of another call, as it is with an errgroup.
 func TestContextWithCauseOfAnotherCall(t *testing.T) {
@@ -257,6 +310,41 @@ func TestTakenInTheLastSlice(t *testing.T) {
 		_, err := open(t, f).Acquire(t.Context(), "k", lock.Wait(1900*time.Millisecond))
 		if !errors.Is(err, lock.ErrHeld) || errors.Is(err, lock.ErrUnavailable) {
 			t.Errorf("Acquire: %v, want ErrHeld alone", err)
+		}
+	})
+}
+
+// That the key is taken comes late to one who waited for it, behind an observer that takes
+// its time: let in meanwhile, it does not know.
+func TestLateNewsOfATakenKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type name struct{}
+		f := &fake{}
+		f.acquire = func(ctx context.Context, r *driver.Request) (driver.Grant, error) {
+			if f.called("acquire") == 1 {
+				time.Sleep(time.Second)
+				r.Busy()
+			}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		l := openWith(t, f, lock.Config{Observe: func(ctx context.Context, ev lock.Event) {
+			if ev.Kind == lock.Contended && ctx.Value(name{}) == "slow" {
+				time.Sleep(ttl)
+			}
+		}})
+		acquire := func(ctx context.Context, value string, wait time.Duration) {
+			go func() { _, _ = l.Acquire(context.WithValue(ctx, name{}, value), "k", lock.Wait(wait)) }()
+			synctest.Wait()
+		}
+		acquire(t.Context(), "first", 2*time.Second)
+		acquire(t.Context(), "slow", 2*time.Second)
+		acquire(t.Context(), "let in", 10*ttl)
+		time.Sleep(2 * ttl)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := l.TryAcquire(ctx, "k"); errors.Is(err, lock.ErrHeld) || !errors.Is(err, lock.ErrUnavailable) {
+			t.Errorf("TryAcquire behind one who is asking: %v, want ErrUnavailable", err)
 		}
 	})
 }

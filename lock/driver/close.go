@@ -22,9 +22,10 @@ func (e *engine) Close() error {
 	e.end()
 	e.mu.Unlock()
 
-	limit := time.NewTimer(closeLimit)
-	defer limit.Stop()
-	idle := e.closeAll()
+	limit, cancel := context.WithTimeout(background, closeLimit)
+	defer cancel()
+	news, told := e.teller()
+	idle := e.closeAll(news)
 	select {
 	case <-idle:
 	case <-time.After(closeLimit * 2 / 3):
@@ -34,26 +35,49 @@ func (e *engine) Close() error {
 	case <-e.stopped:
 	case <-time.After(closeLimit / 16): // the keeper is in an observer that blocks, or that called Close
 	}
-	e.giveUpAll()
+	e.giveUpAll(news)
+	close(news)
+	err := e.closeDriver(limit)
+	close(e.closed)
+	select {
+	case <-told:
+	case <-limit.Done():
+	}
+	return err
+}
 
-	ctx, cancel := context.WithTimeout(context.Background(), closeLimit/4)
+// closeDriver closes the driver, and waits for it until limit ends.
+func (e *engine) closeDriver(limit context.Context) error {
+	ctx, cancel := context.WithTimeout(background, closeLimit/4)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- e.d.Close(ctx) }()
-	var err error
 	select {
-	case err = <-done:
-	case <-limit.C:
+	case err := <-done:
+		return err
+	case <-limit.Done():
+		return nil
 	}
-	close(e.closed)
-	return err
+}
+
+// teller tells what it is sent, in order, and closes told when there is no more of it. It
+// is a goroutine of its own, as the observer may call Close, which waits for this Close.
+func (e *engine) teller() (chan<- news, <-chan struct{}) {
+	sent, told := make(chan news, 2), make(chan struct{})
+	go func() {
+		defer close(told)
+		for n := range sent {
+			e.tell(n)
+		}
+	}()
+	return sent, told
 }
 
 // closeAll loses all handles and has everything at the server freed. It returns a
 // channel that is closed when that is done.
-func (e *engine) closeAll() <-chan struct{} {
+func (e *engine) closeAll(toTell chan<- news) <-chan struct{} {
 	e.mu.Lock()
-	defer e.unlock()
+	defer e.mu.Unlock()
 	now := Now()
 	for _, at := range e.pending {
 		at.a.cancel()
@@ -65,19 +89,20 @@ func (e *engine) closeAll() <-chan struct{} {
 	}
 	for _, h := range e.held {
 		h.lose(e, now, lock.ErrClosed)
-		h.startRelease(now, e.settle)
+		h.startRelease(background, now, e.settle)
 	}
-	e.hastenAll()
+	e.hastenAll(now)
 	idle := make(chan struct{})
 	e.idle = idle
 	e.checkIdle()
+	toTell <- e.takeNews() // there is room
 	return idle
 }
 
 // giveUpAll ends what could not be settled, so that nobody waits for it any more.
-func (e *engine) giveUpAll() {
+func (e *engine) giveUpAll(toTell chan<- news) {
 	e.mu.Lock()
-	defer e.unlock()
+	defer e.mu.Unlock()
 	now := Now()
 	for s := range e.unsettled {
 		e.conclude(s, now, false)
@@ -85,4 +110,5 @@ func (e *engine) giveUpAll() {
 	for _, h := range e.held {
 		h.forget(e)
 	}
+	toTell <- e.takeNews()
 }

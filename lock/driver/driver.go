@@ -65,7 +65,9 @@ type Driver interface {
 // Prompt is what a Driver may implement, too, if no call of Acquire or Release outlasts
 // the deadline of its context, whatever the server does. Then a caller that could not
 // give up sooner, for its context has no end, makes these calls on its own goroutine: to
-// hand them to another takes about as long as a server nearby takes to answer.
+// hand them to another takes about as long as a server nearby takes to answer. Where not
+// even the request can be sent, for the connection is full of others that nobody reads, or
+// has just broken, a call may take up to 10 s longer.
 //
 // A cancellation before the deadline need not end a question to the server, but it must
 // end a wait for the key. Close does not end such a question either: at a mute server the
@@ -84,7 +86,7 @@ type Request struct {
 	TTL   time.Duration
 	Mode  lock.Mode
 	Wait  bool   // the driver may queue; without it, one attempt
-	Busy  func() // call it, any number of times, when the server says that the key is taken
+	Busy  func() // call it, any number of times and holding no lock, when the server says that the key is taken
 }
 
 // Lease is what the server keeps alive. Term is called with the engine locked: it must
@@ -94,15 +96,23 @@ type Request struct {
 type Lease interface {
 	// Term is how long after Proved the server surely keeps the lease: what it
 	// really granted, less the corrections that this backend needs. The engine
-	// subtracts the margins for clock rates itself.
+	// subtracts the margins for clock rates itself. What is left of a short term may be
+	// nothing, or less: then the lease was over when it was proved, and nobody is given a
+	// lock on it.
 	Term() time.Duration
 
 	// End gives the whole lease up, with every grant and every waiter on it:
 	// calls of Acquire that wait on it return, with an error marked by [Refused],
 	// for what they left at the server ends with the lease. From the moment End is
 	// called the driver grants nothing on it any more. The engine calls it for leases
-	// announced by [Host.Keep] that passed their deadline, and for leases that may carry
-	// what could not be abandoned.
+	// announced by [Host.Keep], until it answers nil or [lock.ErrLost], for two TTLs at most:
+	//   - when they passed their deadline; not before the end of their term if anybody held
+	//     a lock on them, who is alone until then. What is granted on them in between is given
+	//     back: TryAcquire fails with [lock.ErrUnavailable], and waits go on;
+	//   - when the server said that they are gone, by [Host.LeaseLost] or an answer to Renew;
+	//   - when they may carry what could not be abandoned, and nobody holds a lock on them
+	//     any more;
+	//   - at Close, at once, with locks held on them; and when they are announced after it.
 	End(ctx context.Context) error
 }
 

@@ -37,7 +37,7 @@ type engine struct {
 	closed  chan struct{} // closed when Close has finished
 
 	mu       sync.Mutex
-	outbox   []post // events to be told once mu is free
+	news     news // to be told once mu is free
 	alarms   alarms
 	planned  Stamp // what the keeper sleeps until
 	sleeping bool
@@ -119,7 +119,7 @@ func (e *engine) inspect(ctx context.Context, key string) (lock.Info, error) {
 	if ctx.Err() != nil {
 		return lock.Info{}, ctxError(ctx)
 	}
-	bounded, cancel := withLimit(ctx)
+	bounded, cancel := withLimit(ctx, callLimit)
 	defer cancel()
 	stop := context.AfterFunc(e.closing, cancel)
 	defer stop()
@@ -145,7 +145,7 @@ func (e *engine) inspect(ctx context.Context, key string) (lock.Info, error) {
 		return lock.Info{}, lock.ErrClosed
 	case ended(ctx):
 		return lock.Info{}, ctxError(ctx)
-	case isPermanent(a.err):
+	case IsPermanent(a.err):
 		return lock.Info{}, a.err
 	default:
 		return lock.Info{}, unavailable(ownLimit(a.err))
@@ -226,20 +226,6 @@ func (e *engine) Warn(err error) {
 // inline says whether a caller with that context makes its calls of the driver itself:
 // nothing but their deadline can end them.
 func (e *engine) inline(ctx context.Context) bool { return e.prompt && ctx.Done() == nil }
-
-var errLimit = errors.New("no answer in time")
-
-// withLimit bounds a call whose context has no deadline.
-func withLimit(ctx context.Context) (context.Context, context.CancelFunc) {
-	return withLimitFrom(ctx, time.Now())
-}
-
-func withLimitFrom(ctx context.Context, began time.Time) (context.Context, context.CancelFunc) {
-	if _, has := ctx.Deadline(); has {
-		return context.WithCancel(ctx)
-	}
-	return context.WithDeadlineCause(ctx, began.Add(callLimit), errLimit)
-}
 
 // because puts what the engine knows before what the driver said.
 func because(what string, cause error) error {

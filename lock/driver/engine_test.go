@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -53,6 +55,199 @@ func TestHoldForADay(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Whoever waits hears once that the server cannot be asked; whoever does not wait has the
+// error.
+func TestUnansweredIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memlock.NewServer()
+		var down atomic.Bool
+		down.Store(true)
+		server.Fail(func(memlock.Op) error {
+			if down.Load() {
+				return errors.New("down")
+			}
+			return nil
+		})
+		var mu sync.Mutex
+		var events []lock.Event
+		taken := func() []lock.Event {
+			mu.Lock()
+			defer mu.Unlock()
+			defer func() { events = nil }()
+			return events
+		}
+		l, err := server.Locker(lock.Config{Observe: func(_ context.Context, ev lock.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			events = append(events, ev)
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.TryAcquire(t.Context(), "k"); !errors.Is(err, lock.ErrUnavailable) {
+			t.Errorf("TryAcquire: %v", err)
+		}
+		if got := taken(); len(got) != 1 || got[0].Kind != lock.Failed {
+			t.Errorf("events of an attempt that does not wait: %+v", got)
+		}
+		time.AfterFunc(time.Minute, func() { down.Store(false) })
+		h, err := l.Acquire(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := taken()
+		if len(got) != 2 || got[0].Kind != lock.Unanswered || got[0].Key != "k" || !errors.Is(got[0].Err, lock.ErrUnavailable) || got[1].Kind != lock.Acquired {
+			t.Errorf("events of a wait for the server: %+v", got)
+		}
+		_ = h.Release(t.Context())
+		_ = l.Close()
+	})
+}
+
+// Whoever stands behind another of this process learns with it that the key is taken, at the
+// server or by the other itself; and an ended wait says so, whichever of them ends first.
+func TestThoseBehindLearnThatTheKeyIsTaken(t *testing.T) {
+	for _, here := range []bool{false, true} {
+		t.Run(fmt.Sprintf("here %v", here), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const calls = 5
+				server := memlock.NewServer()
+				var contended atomic.Int32
+				l, err := server.Locker(lock.Config{Observe: func(_ context.Context, ev lock.Event) {
+					if ev.Kind == lock.Contended {
+						contended.Add(1)
+					}
+				}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				other, err := server.Locker(lock.Config{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = other.Close() }()
+				if !here {
+					mustTry(t, other, "k")
+				}
+				answer := server.Stall(l)
+				var all sync.WaitGroup
+				for i := range calls {
+					all.Go(func() {
+						ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+						defer cancel()
+						h, err := l.Acquire(ctx, "k")
+						if here && err == nil {
+							defer func() { _ = h.Release(t.Context()) }()
+							time.Sleep(2 * time.Second)
+							return
+						}
+						if !errors.Is(err, lock.ErrHeld) || !errors.Is(err, context.DeadlineExceeded) {
+							t.Errorf("waiter %d: %v, want ErrHeld", i, err)
+						}
+					})
+				}
+				synctest.Wait() // all stand in the queue, and nobody knows anything
+				if n := contended.Load(); n != 0 {
+					t.Errorf("%d have found the key taken before the server has said so", n)
+				}
+				answer()
+				all.Wait()
+				want := int32(calls)
+				if here {
+					want--
+				}
+				if n := contended.Load(); n != want {
+					t.Errorf("%d have found the key taken, want %d", n, want)
+				}
+				_ = l.Close()
+			})
+		})
+	}
+}
+
+// That a lock was acquired is told before that it was lost, even if those who wait for it
+// are to be told, too, by an observer that takes its time.
+func TestAcquiredIsToldFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var told []lock.EventKind
+		f := &fake{}
+		f.acquire = func(context.Context, *driver.Request) (driver.Grant, error) {
+			time.Sleep(time.Second)
+			return f.grant(nil), nil
+		}
+		l := openWith(t, f, lock.Config{Observe: func(_ context.Context, ev lock.Event) {
+			switch ev.Kind {
+			case lock.Contended:
+				time.Sleep(time.Second)
+			case lock.Acquired, lock.LostLock:
+				mu.Lock()
+				defer mu.Unlock()
+				told = append(told, ev.Kind)
+				if ev.Kind == lock.Acquired && (ev.Token != 1 || ev.Took != time.Second || ev.Left != 500*time.Millisecond) {
+					t.Errorf("told %+v", ev)
+				}
+			}
+		}})
+		go func() { _, _ = l.Acquire(t.Context(), "k", lock.MaxHold(500*time.Millisecond)) }()
+		synctest.Wait()
+		go func() { _, _ = l.Acquire(t.Context(), "k", lock.Wait(2*time.Second)) }()
+		time.Sleep(5 * time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		if want := []lock.EventKind{lock.Acquired, lock.LostLock}; !slices.Equal(told, want) {
+			t.Errorf("told of %v, want %v", told, want)
+		}
+	})
+}
+
+// An event has the context of the call that caused it, however late.
+func TestEventsHaveTheContextOfTheCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type caller struct{}
+		of := func(who string) context.Context { return context.WithValue(t.Context(), caller{}, who) }
+		var mu sync.Mutex
+		told := make(map[string]any) // who caused the event of which kind and key
+		f := &fake{}
+		f.acquire = func(_ context.Context, r *driver.Request) (driver.Grant, error) {
+			g := f.grant(nil)
+			g.release = func(context.Context) error {
+				if f.called("release") == 1 {
+					return errNet
+				}
+				return nil
+			}
+			return g, nil
+		}
+		l := openWith(t, f, lock.Config{Observe: func(ctx context.Context, ev lock.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			told[ev.Kind.String()+" "+ev.Key] = ctx.Value(caller{})
+		}})
+		for _, key := range []string{"released", "closed"} {
+			h, err := l.TryAcquire(of("acquirer"), key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if key == "released" {
+				ctx, cancel := context.WithCancel(of("releaser"))
+				cancel()
+				_ = h.Release(ctx)
+			}
+		}
+		_ = l.Close()
+		synctest.Wait() // a release is told by who has made it
+		mu.Lock()
+		defer mu.Unlock()
+		if want := map[string]any{
+			"acquired released": "acquirer", "released released": "releaser",
+			"acquired closed": "acquirer", "lost closed": nil, "released closed": nil,
+		}; !maps.Equal(told, want) {
+			t.Errorf("told by %v, want %v", told, want)
+		}
+	})
 }
 
 // What waits for an answer is left behind when its caller goes, and whatever it

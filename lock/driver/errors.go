@@ -38,7 +38,7 @@ func classify(err error) outcome {
 		return outcomeAgain
 	case errors.As(err, &m) && !m.permanent:
 		return outcomeRefused
-	case isPermanent(err):
+	case IsPermanent(err):
 		return outcomePermanent
 	default:
 		return outcomeUnknown
@@ -52,7 +52,8 @@ func LeavesNothing(err error) bool {
 	return k == outcomeHeld || k == outcomeRefused || k == outcomePermanent
 }
 
-func isPermanent(err error) bool {
+// IsPermanent says whether err is marked by [Permanent].
+func IsPermanent(err error) bool {
 	var m *marked
 	return errors.As(err, &m) && m.permanent
 }

@@ -20,15 +20,33 @@ func (e *engine) post(ctx context.Context, ev lock.Event) {
 	if e.cfg.Observe == nil {
 		return
 	}
-	e.outbox = append(e.outbox, post{ctx, ev})
+	e.news.posts = append(e.news.posts, post{ctx, ev})
 }
 
-// unlock unlocks the engine and then tells the observer what was noted.
-func (e *engine) unlock() {
-	posts := e.outbox
-	e.outbox = nil
-	e.mu.Unlock()
-	for _, p := range posts {
+// news is what is to be told when the engine is unlocked.
+type news struct {
+	posts  []post     // to the observer
+	behind []*entrant // that the key is taken for which they wait
+}
+
+func (e *engine) takeNews() news {
+	n := e.news
+	e.news = news{}
+	return n
+}
+
+func (e *engine) tell(n news) {
+	for _, p := range n.posts {
 		e.cfg.Observe(p.ctx, p.ev)
 	}
+	for _, en := range n.behind {
+		en.waiting()
+	}
+}
+
+// unlock unlocks the engine and then tells what there is to be told.
+func (e *engine) unlock() {
+	n := e.takeNews()
+	e.mu.Unlock()
+	e.tell(n)
 }

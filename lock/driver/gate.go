@@ -2,7 +2,9 @@ package driver
 
 import (
 	"context"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/holdfast-go/holdfast/lock"
 )
@@ -13,8 +15,9 @@ import (
 // asked by every waiter when the first would do.
 //
 // A pass is held from before the first request of an acquisition until its grant
-// is surely gone from the server. Shared acquisitions go in together, and each of
-// them asks the server, so that writers elsewhere are not starved by readers here.
+// is surely gone from the server, or the engine has given up on it. Shared acquisitions
+// go in together, and each of them asks the server, so that writers elsewhere are not
+// starved by readers here.
 type gates struct {
 	closing <-chan struct{} // ends every wait
 
@@ -26,8 +29,25 @@ type gate struct {
 	key    string
 	mode   lock.Mode // of those inside
 	inside int
-	taken  int // how many inside hold the key, or have been told that it is taken
+	taken  int   // how many inside hold the key, or have been told that it is taken
+	until  Stamp // when there was one last; 0: there is, or never was
 	queue  []*entrant
+}
+
+// stale is how long what was seen of a key counts while nobody has anything new to say.
+const stale = 250 * time.Millisecond
+
+// seenTaken says whether the last that those inside knew of the key, and not long ago, is
+// that it is taken.
+func (g *gate) seenTaken() bool {
+	return g.taken > 0 || g.until != 0 && Now().Sub(g.until) <= stale
+}
+
+// untaken notes that one inside has nothing of the key any more.
+func (g *gate) untaken(now Stamp) {
+	if g.taken--; g.taken == 0 {
+		g.until = now
+	}
 }
 
 // pass is the right to talk to the server about a key. An acquisition has it, then its
@@ -41,6 +61,7 @@ type pass struct {
 type entrant struct {
 	mode    lock.Mode
 	try     bool
+	waiting func()        // see enter
 	decided chan struct{} // closed when let in or refused
 	refused bool
 }
@@ -48,9 +69,10 @@ type entrant struct {
 // enter waits for the gate of key. With try it waits only as long as it is unsure
 // whether the key is taken, and returns ErrHeld when it is.
 //
-// If ctx ends the wait, the error is ErrHeld if those inside were known to hold
-// the key then, and ErrUnavailable if they were still asking. waiting is called,
-// holding no lock, when the entrant has to queue behind a key that is taken.
+// If ctx ends the wait, the error is ErrHeld if those inside knew the key to be taken
+// then, or just before, and ErrUnavailable if they were still asking. waiting is called,
+// holding no lock, when the entrant stands behind a key that is taken: each time that
+// those inside find it so. It may be late, when the entrant does not wait any more.
 func (gs *gates) enter(ctx context.Context, key string, mode lock.Mode, try bool, waiting func()) (*pass, error) {
 	gs.mu.Lock()
 	g := gs.m[key]
@@ -69,7 +91,7 @@ func (gs *gates) enter(ctx context.Context, key string, mode lock.Mode, try bool
 		gs.mu.Unlock()
 		return nil, lock.ErrHeld
 	}
-	en := &entrant{mode: mode, try: try, decided: make(chan struct{})}
+	en := &entrant{mode: mode, try: try, waiting: waiting, decided: make(chan struct{})}
 	g.queue = append(g.queue, en)
 	gs.mu.Unlock()
 	if taken {
@@ -108,25 +130,22 @@ func (gs *gates) giveUp(g *gate, en *entrant) error {
 	}
 	g.remove(en)
 	gs.admit(g)
-	if g.taken > 0 {
+	if g.seenTaken() {
 		return lock.ErrHeld
 	}
 	return lock.ErrUnavailable
 }
 
-// setTaken records whether p's acquisition holds the key or knows it to be taken.
-// Those who only try and stand behind it are refused then.
-func (gs *gates) setTaken(p *pass, taken bool) {
+// take records that p's acquisition holds the key or knows it to be taken. Those
+// who only try and stand behind it are refused then. It returns the others who do, for the
+// caller to tell them when it holds no lock: see entrant.waiting.
+func (gs *gates) take(p *pass) []*entrant {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
-	if p.gate == nil || p.taken == taken {
-		return
+	if p.gate == nil || p.taken {
+		return nil
 	}
-	p.taken = taken
-	if !taken {
-		p.gate.taken--
-		return
-	}
+	p.taken = true
 	p.gate.taken++
 	kept := p.gate.queue[:0]
 	for _, en := range p.gate.queue {
@@ -140,6 +159,18 @@ func (gs *gates) setTaken(p *pass, taken bool) {
 	clear(p.gate.queue[len(kept):])
 	p.gate.queue = kept
 	gs.admit(p.gate)
+	return slices.Clone(p.gate.queue)
+}
+
+// untake records that it does not, or does not know any more.
+func (gs *gates) untake(p *pass, now Stamp) {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	if p.gate == nil || !p.taken {
+		return
+	}
+	p.taken = false
+	p.gate.untaken(now)
 }
 
 // use adds a user to p, who leaves it, too.
@@ -162,7 +193,7 @@ func (gs *gates) leave(p *pass) {
 	}
 	p.gate = nil
 	if p.taken {
-		g.taken--
+		g.untaken(Now())
 	}
 	g.inside--
 	gs.admit(g)

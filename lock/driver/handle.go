@@ -202,5 +202,5 @@ func (t *limit) ring(e *engine, now Stamp) {
 		t.h.lose(e, now, lock.ErrMaxHold)
 		return
 	}
-	t.h.startRelease(now, e.settle)
+	t.h.startRelease(background, now, e.settle)
 }

@@ -9,7 +9,7 @@ func (e *engine) keep() {
 	defer timer.Stop()
 	for {
 		if next, ok := e.serve(); ok {
-			timer.Reset(untilAlarm(next)) // from now: an observer may have taken its time
+			timer.Reset(max(0, next.Sub(Now()))) // from now: an observer may have taken its time
 		} else {
 			timer.Stop()
 		}
@@ -22,7 +22,8 @@ func (e *engine) keep() {
 	}
 }
 
-// serve rings what is due and returns when the next alarm is; false: there is none.
+// serve rings what is due and returns when to look again; false: there is nothing to look
+// for.
 func (e *engine) serve() (Stamp, bool) {
 	e.mu.Lock()
 	defer e.unlock()
@@ -39,20 +40,20 @@ func (e *engine) serve() (Stamp, bool) {
 		e.sleeping = false
 		return 0, false
 	}
-	e.planned, e.sleeping = next, true
-	return next, true
+	e.planned, e.sleeping = atTick(next, now), true
+	return e.planned, true
 }
 
 // tick bounds the keeper's sleep. Go's timers stand still while the machine is
-// suspended, and the leases do not: after a suspend they are looked at soon.
+// suspended, and the leases do not: after a suspend they are looked at soon. And what is set
+// for later than the next tick, as most is, need not wake the keeper.
 const tick = 100 * time.Millisecond
 
-func untilAlarm(next Stamp) time.Duration {
-	d := max(0, next.Sub(Now()))
+func atTick(next, now Stamp) Stamp {
 	if countsSuspend && !inBubble(time.Now()) {
-		return min(d, tick)
+		return min(next, now.Add(tick))
 	}
-	return d
+	return next
 }
 
 // set arms r, and wakes the keeper if it would sleep too long.

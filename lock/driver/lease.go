@@ -32,7 +32,7 @@ type lease struct {
 	deadline Stamp
 	renewAt  Stamp
 	flight   *flight       // the renewal under way
-	first    chan struct{} // closed when a renewal is over that acquisitions wait for
+	first    *renewal      // that acquisitions wait for
 	handles  *handle       // head of the list of grants that are not surely gone
 	margin   time.Duration // the greatest of the held handles, or more
 }
@@ -70,7 +70,7 @@ func safe(term time.Duration) time.Duration {
 // prove counts the lease from the moment before the sending of a request that was
 // answered. The deadline only grows; the caller has checked that it has not passed.
 func (l *lease) prove(sent Stamp, ttl time.Duration) {
-	l.term = l.Term()
+	l.term = max(0, l.Term())
 	l.pace = min(l.term, ttl)
 	l.deadline = max(l.deadline, sent.Add(safe(l.term)))
 	if sent > l.proved {
@@ -224,6 +224,10 @@ func (e *engine) giveUpLease(l *lease, now Stamp, cause error) {
 // said so. A shared lease is ended at the server, with all that is left on it, so
 // that the driver opens another when next asked. A lease of a single grant lapses by
 // itself, and what its holder does not release is left alone until then.
+//
+// The deadline is a little before the moment at which the server may let go, and until
+// then those who have just lost are still alone: if they were on it, a shared lease is not
+// ended earlier, although the server may be within reach, and would let others in at once.
 func (e *engine) loseLease(l *lease, now Stamp, gone bool, cause error) {
 	if l.ended {
 		return
@@ -238,15 +242,22 @@ func (e *engine) loseLease(l *lease, now Stamp, gone bool, cause error) {
 		h.forget(e)
 		h = next
 	}
+	ending := now
 	switch {
 	case l.shared:
-		e.settleNow(&settlement{attempt: l.End}, now)
+		s := &settlement{attempt: l.End}
+		if alone := l.proved.Add(l.term); delivered && !gone && alone > now {
+			ending = alone
+			e.settleLater(s, now, alone.Sub(now))
+		} else {
+			e.settleNow(s, now)
+		}
 	case delivered: // its one grant is not on the way any more
 		e.alarms.unset(l)
 		delete(e.leases, l.Lease)
 		return
 	}
-	e.set(l, now.Add(2*e.cfg.TTL))
+	e.set(l, ending.Add(2*e.cfg.TTL))
 }
 
 // event is one about the lease as a whole; it has a key if only one key is on it.

@@ -84,6 +84,89 @@ func sharing(f *fake, term time.Duration) (began driver.Stamp) {
 	return began
 }
 
+// Who loses by the deadline is alone until the server lets go by itself: a shared lease is
+// not ended before, although the server would hear of it.
+func TestSharedLeaseIsNotEndedBeforeItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{renew: func(_ context.Context, leases []driver.Lease) []error { return forAll(leases, errNet) }}
+		began := sharing(f, ttl)
+		h := mustTry(t, open(t, f), "k")
+		<-h.Lost()
+		lost := driver.Now().Sub(began)
+		time.Sleep(ttl - lost - time.Millisecond)
+		if n := f.called("end"); n != 0 {
+			t.Errorf("lost after %v, and ended before its %v were over", lost, ttl)
+		}
+		time.Sleep(2 * time.Millisecond)
+		synctest.Wait()
+		if n := f.called("end"); n != 1 {
+			t.Errorf("ended %d times after its time, want once", n)
+		}
+	})
+}
+
+// However long after its deadline a shared lease is over, it is ended then, and nothing that
+// is granted on it before counts.
+func TestLongLeaseIsEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const term = 100 * ttl
+		var down atomic.Bool
+		down.Store(true)
+		f := &fake{renew: func(_ context.Context, leases []driver.Lease) []error {
+			if down.Load() {
+				return forAll(leases, errNet)
+			}
+			return make([]error, len(leases))
+		}}
+		began, shared := driver.Now(), &fakeLease{f: f, term: term}
+		f.acquire = func(context.Context, *driver.Request) (driver.Grant, error) {
+			g := f.grant(shared)
+			g.proved = began
+			return g, nil
+		}
+		l := open(t, f)
+		f.host.Keep(shared, began)
+		<-mustTry(t, l, "k").Lost()
+		down.Store(false)
+		for driver.Now().Sub(began) < term-time.Millisecond {
+			if _, err := l.TryAcquire(t.Context(), "other"); !errors.Is(err, lock.ErrUnavailable) {
+				t.Fatalf("%v after its proof, TryAcquire: %v, want ErrUnavailable", driver.Now().Sub(began), err)
+			}
+			time.Sleep(ttl / 10)
+		}
+		time.Sleep(ttl / 10)
+		if n := f.called("end"); n != 1 {
+			t.Errorf("ended %d times after its time, want once", n)
+		}
+	})
+}
+
+// A lease of which the corrections leave nothing is over when it is proved.
+func TestTermOfNothing(t *testing.T) {
+	for _, term := range []time.Duration{time.Nanosecond, 0, -time.Nanosecond, -time.Hour, math.MinInt64} {
+		for name, grant := range map[string]func(*fake){
+			"of its own": func(f *fake) {
+				f.acquire = func(context.Context, *driver.Request) (driver.Grant, error) {
+					return f.grant(&fakeLease{f: f, term: term}), nil
+				}
+			},
+			"shared": func(f *fake) { sharing(f, term) },
+		} {
+			t.Run(name+" "+term.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := &fake{}
+					grant(f)
+					l := open(t, f)
+					if _, err := l.TryAcquire(t.Context(), "k"); !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrInvalid) {
+						t.Errorf("TryAcquire: %v, want ErrUnavailable", err)
+					}
+					time.Sleep(ttl)
+				})
+			})
+		}
+	}
+}
+
 // A renewal for the sake of a new grant revives no lock on the same lease whose Margin
 // has begun.
 func TestRenewalRevivesNoMargin(t *testing.T) {
@@ -172,6 +255,45 @@ func TestAcquisitionsShareRenewal(t *testing.T) {
 		if n := renewals.most(); n > 4 {
 			t.Errorf("one lease was renewed %d times at once", n)
 		}
+	})
+}
+
+// Who gives up waiting for a renewal that others wait for, too, does not end it for them.
+func TestRenewalOutlivesWhoAskedForIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		began := sharing(f, ttl)
+		f.renew = func(ctx context.Context, leases []driver.Lease) []error {
+			if driver.Now().Sub(began) < 5*time.Second {
+				return forAll(leases, errNet)
+			}
+			select {
+			case <-time.After(500 * time.Millisecond):
+				return make([]error, len(leases))
+			case <-ctx.Done():
+				return forAll(leases, ctx.Err())
+			}
+		}
+		l := open(t, f)
+		mustTry(t, l, "k")
+		time.Sleep(5 * time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := l.TryAcquire(ctx, "first"); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("the first: %v, want DeadlineExceeded", err)
+			}
+		})
+		synctest.Wait()
+		for i := range 5 {
+			wg.Go(func() {
+				if _, err := l.TryAcquire(t.Context(), strconv.Itoa(i)); err != nil {
+					t.Errorf("another: %v", err)
+				}
+			})
+		}
+		wg.Wait()
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -268,6 +269,119 @@ func TestPanicsOfTheDriver(t *testing.T) {
 		}
 		if err := h.Release(t.Context()); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// However a driver, or an SDK below it, looks for the end of a caller's own call, it finds
+// it at the limit; and after the call, at once.
+func TestTheEndOfTheCallersCalls(t *testing.T) {
+	for name, wait := range map[string]func(context.Context) error{
+		"Done": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+		"Err": func(ctx context.Context) error {
+			for ctx.Err() == nil {
+				time.Sleep(time.Millisecond)
+			}
+			return ctx.Err()
+		},
+		"Deadline": func(ctx context.Context) error {
+			end, _ := ctx.Deadline()
+			time.Sleep(time.Until(end))
+			return ctx.Err()
+		},
+		"a context made of it": func(ctx context.Context) error {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			<-ctx.Done()
+			return ctx.Err()
+		},
+		"a function after it": func(ctx context.Context) error {
+			over := make(chan struct{})
+			context.AfterFunc(ctx, func() { close(over) })
+			<-over
+			return ctx.Err()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				type key struct{}
+				f := &fake{}
+				var given context.Context
+				f.acquire = func(ctx context.Context, _ *driver.Request) (driver.Grant, error) {
+					given = ctx
+					err := wait(ctx)
+					if !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("ended by %v", err)
+					}
+					return nil, err
+				}
+				l := openPrompt(t, f)
+				began := time.Now()
+				if _, err := l.TryAcquire(context.WithValue(context.Background(), key{}, 7), "k"); !errors.Is(err, lock.ErrUnavailable) {
+					t.Errorf("TryAcquire: %v, want ErrUnavailable", err)
+				}
+				if took := time.Since(began); took != 10*time.Second {
+					t.Errorf("came back after %v, want 10s", took)
+				}
+				if given.Value(key{}) != 7 {
+					t.Error("the values of the caller's context are lost")
+				}
+
+				f.acquire = func(ctx context.Context, _ *driver.Request) (driver.Grant, error) {
+					given = ctx
+					return f.grant(nil), nil
+				}
+				h := mustTryHere(t, l)
+				if given.Err() == nil {
+					t.Error("the context of a call that is over has not ended")
+				}
+				if err := wait(given); err == nil {
+					t.Error("nor does it end")
+				}
+				if err := h.Release(context.Background()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// mustTryHere has the caller make the calls of a prompt driver itself.
+func mustTryHere(t *testing.T, l lock.Locker) lock.Handle {
+	t.Helper()
+	h, err := l.TryAcquire(context.Background(), "here")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// A caller's own call ends with the Locker, however the driver looks for it.
+func TestCloseEndsTheCallersCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		var byErr, byDone atomic.Bool
+		f.acquire = func(context.Context, *driver.Request) (driver.Grant, error) {
+			g := f.grant(nil)
+			g.release = func(ctx context.Context) error {
+				for ctx.Err() == nil {
+					time.Sleep(time.Millisecond)
+				}
+				byErr.Store(true)
+				<-ctx.Done()
+				byDone.Store(true)
+				return ctx.Err()
+			}
+			return g, nil
+		}
+		l := openPromptWith(t, f, lock.Config{TTL: time.Hour})
+		h := mustTryHere(t, l)
+		go func() { _ = h.Release(context.Background()) }()
+		synctest.Wait()
+		_ = l.Close() // before the call's own limit, 5 s
+		time.Sleep(10 * time.Millisecond)
+		if !byErr.Load() || !byDone.Load() {
+			t.Errorf("ended for Err: %v, for Done: %v", byErr.Load(), byDone.Load())
 		}
 	})
 }

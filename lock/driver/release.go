@@ -4,25 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/holdfast-go/holdfast/lock"
 )
 
 func (h *handle) Release(ctx context.Context) error {
 	e := h.e
-	began := time.Now()
 	e.mu.Lock()
 	now := Now()
 	h.judge(now)
 	here := false // the first try is made by this goroutine
-	h.startRelease(now, func(s *settlement, now Stamp) {
+	h.startRelease(ctx, now, func(s *settlement, now Stamp) {
 		if !e.inline(ctx) || !h.waitForRelease() {
 			e.settleNow(s, now)
 			return
 		}
 		e.addSettlement(s, now)
-		here = e.startTry(s)
+		here = e.startTry(s, now)
 	})
 	s, wait, wasLost := h.release, h.waitForRelease(), h.state == lost
 	e.unlock()
@@ -33,7 +31,7 @@ func (h *handle) Release(ctx context.Context) error {
 	if here {
 		e.runTry(s)
 	}
-	err, known := s.await(ctx, began)
+	err, known := s.await(ctx, now)
 	switch {
 	case wasLost:
 		return h.Err()
@@ -50,12 +48,13 @@ func (h *handle) Release(ctx context.Context) error {
 // lease of its own that was lost by the deadline may live on at the server, where a
 // renewal may have arrived whose answer did not; so that is freed too, for others not
 // to wait.
-func (h *handle) startRelease(now Stamp, settle func(*settlement, Stamp)) {
+func (h *handle) startRelease(ctx context.Context, now Stamp, settle func(*settlement, Stamp)) {
 	if h.release != nil || h.gone {
 		return
 	}
 	e := h.e
 	h.release = h.releasing()
+	h.release.caller = ctx
 	if h.state == held {
 		h.state = released
 	}
@@ -66,7 +65,7 @@ func (h *handle) startRelease(now Stamp, settle func(*settlement, Stamp)) {
 	if !h.lease.shared {
 		h.lease.resting = true
 	}
-	e.gates.setTaken(h.pass, false)
+	e.gates.untake(h.pass, now)
 	settle(h.release, now)
 }
 
@@ -106,7 +105,7 @@ func (h *handle) releasing() *settlement {
 }
 
 func (h *handle) tellRelease(now Stamp, err error) {
-	h.e.post(background, lock.Event{
+	h.e.post(h.release.caller, lock.Event{
 		Kind: lock.Released, Key: h.key, Token: h.token, Took: now.Sub(h.release.began), Err: err,
 	})
 }

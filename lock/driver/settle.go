@@ -24,6 +24,7 @@ type settlement struct {
 	settled func(now Stamp, err error) // done, with nil or ErrLost; called with the engine locked
 	lapsed  func(now Stamp) bool       // may be nil: what is to be freed has ended by itself by now
 	gaveUp  func(now Stamp, err error) // not done in time; called with the engine locked
+	caller  context.Context            // of a release, for its event
 	began   Stamp
 	tries   int
 	doubts  int  // tries that may have done it, whatever they answered
@@ -47,20 +48,25 @@ const (
 // settle has s tried in the background, from now on.
 func (e *engine) settle(s *settlement, now Stamp) {
 	e.addSettlement(s, now)
-	e.enqueueTry(s)
+	e.enqueueTry(s, now)
 }
 
-// settleLater has s tried from a later moment on, unless it is hastened.
+// settleLater has s tried from a later moment on, unless it is hastened. Its time counts
+// from then: it may be longer until then than it is given.
 func (e *engine) settleLater(s *settlement, now Stamp, after time.Duration) {
 	e.addSettlement(s, now)
-	e.set(s, now.Add(after))
+	if s.over {
+		return
+	}
+	s.began = now.Add(after)
+	e.set(s, s.began)
 }
 
 // settleNow has s tried at once, whatever else is being tried: a caller waits for it,
 // or a driver must not go on granting on a lease that is over.
 func (e *engine) settleNow(s *settlement, now Stamp) {
 	e.addSettlement(s, now)
-	e.try(s)
+	e.try(s, now)
 }
 
 func (e *engine) addSettlement(s *settlement, now Stamp) {
@@ -82,36 +88,39 @@ func (e *engine) lastMoment(s *settlement) Stamp { return s.began.Add(2 * e.cfg.
 func (s *settlement) ring(e *engine, now Stamp) {
 	switch {
 	case now >= e.lastMoment(s):
-		e.freePlace(s)
+		e.freePlace(s, now)
 		e.conclude(s, now, false)
 	case s.running:
-		e.freePlace(s)
+		e.freePlace(s, now)
 		e.set(s, e.lastMoment(s))
 	default:
-		e.enqueueTry(s)
+		e.enqueueTry(s, now)
 	}
 }
 
 // freePlace takes the place of a try that is over, or does not return, from it.
-func (e *engine) freePlace(s *settlement) {
+func (e *engine) freePlace(s *settlement, now Stamp) {
 	if s.running && !s.late {
 		s.late = true
 		e.settling--
-		e.startTries()
+		e.startTries(now)
 	}
 }
 
-func (e *engine) enqueueTry(s *settlement) {
+func (e *engine) enqueueTry(s *settlement, now Stamp) {
 	if s.over || s.running || s.queued {
 		return
 	}
 	s.queued = true
 	e.queue = append(e.queue, s)
-	e.startTries()
+	e.startTries(now)
+	if s.queued && !e.isClosed { // Close ends what is left itself
+		e.set(s, e.lastMoment(s))
+	}
 }
 
-// startTries starts what waits for a place, as far as there are places.
-func (e *engine) startTries() {
+// startTries starts what waits for a place, as far as there are places and time is left.
+func (e *engine) startTries(now Stamp) {
 	places := settlers
 	if e.isClosed {
 		places = settlersAtClose
@@ -121,26 +130,30 @@ func (e *engine) startTries() {
 		e.queue[0] = nil
 		e.queue = e.queue[1:]
 		s.queued = false
-		if !s.over && !s.running {
-			e.try(s)
+		switch {
+		case s.over, s.running:
+		case now >= e.lastMoment(s):
+			e.conclude(s, now, false)
+		default:
+			e.try(s, now)
 		}
 	}
 }
 
 // try makes one try of s in a goroutine of its own.
-func (e *engine) try(s *settlement) {
-	if e.startTry(s) {
+func (e *engine) try(s *settlement, now Stamp) {
+	if e.startTry(s, now) {
 		go e.runTry(s)
 	}
 }
 
 // startTry notes that a try of s is under way. false: none is needed any more.
-func (e *engine) startTry(s *settlement) bool {
+func (e *engine) startTry(s *settlement, now Stamp) bool {
 	if s.over {
 		return false
 	}
 	limit := e.tryLimit()
-	e.set(s, min(Now().Add(limit+limit/4), e.lastMoment(s)))
+	e.set(s, min(now.Add(limit+limit/4), e.lastMoment(s)))
 	s.running, s.late = true, false
 	s.tries++
 	e.settling++
@@ -156,8 +169,8 @@ func (e *engine) runTry(s *settlement) {
 		defer e.unlock()
 		e.tried(s, Now(), err)
 	}()
-	ctx, cancel := context.WithTimeout(e.life, e.tryLimit())
-	defer cancel()
+	ctx := withBound(e.life, e.tryLimit())
+	defer ctx.cancel()
 	err = s.attempt(ctx)
 }
 
@@ -166,7 +179,7 @@ func (e *engine) tryLimit() time.Duration { return min(e.cfg.TTL/3, 5*time.Secon
 
 // tried takes the answer to a try.
 func (e *engine) tried(s *settlement, now Stamp, err error) {
-	e.freePlace(s)
+	e.freePlace(s, now)
 	s.running = false
 	if s.over {
 		return
@@ -222,13 +235,13 @@ func (e *engine) drop(s *settlement, now Stamp) {
 // is over.
 // If ctx has ended, the server gets a moment to answer all the same: callers
 // release with the context of work that was cancelled.
-func (s *settlement) await(ctx context.Context, began time.Time) (err error, known bool) {
+func (s *settlement) await(ctx context.Context, began Stamp) (err error, known bool) {
 	select {
 	case <-s.done:
 		return s.err, s.known
 	default:
 	}
-	limited, cancel := withLimitFrom(ctx, began)
+	limited, cancel := withLimit(ctx, callLimit-Now().Sub(began))
 	defer cancel()
 	select {
 	case <-s.done:
@@ -268,9 +281,9 @@ func (e *engine) checkIdle() {
 }
 
 // hastenAll has everything tried now.
-func (e *engine) hastenAll() {
+func (e *engine) hastenAll(now Stamp) {
 	e.queue = slices.Grow(e.queue, len(e.unsettled))
 	for s := range e.unsettled {
-		e.enqueueTry(s)
+		e.enqueueTry(s, now)
 	}
 }

@@ -183,6 +183,35 @@ func TestHangingAbandonsHoldUpNothing(t *testing.T) {
 	})
 }
 
+// What has no place to be tried within two TTLs is given up with the rest, and not tried
+// all at once then.
+func TestBacklogIsGivenUpInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const first, places = ttl / 2, 16
+		f := &fake{acquire: func(context.Context, *driver.Request) (driver.Grant, error) { return nil, errNet }}
+		began := time.Now()
+		var tries gauge
+		f.abandon = func(ctx context.Context, _ *driver.Request) error {
+			if age := time.Since(began); age > first { // those before have places of their own
+				defer tries.enter()()
+				if age > 2*ttl {
+					t.Errorf("tried after %v", age)
+				}
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		l := open(t, f)
+		for i := range 300 {
+			_, _ = l.TryAcquire(t.Context(), strconv.Itoa(i))
+		}
+		time.Sleep(4 * ttl)
+		if most := tries.most(); most > places {
+			t.Errorf("%d tries at once, want at most %d", most, places)
+		}
+	})
+}
+
 // A renewal that does not return holds a release up for seconds, not for as long as
 // the lease lasts.
 func TestReleaseDespiteHangingRenewal(t *testing.T) {

@@ -4,8 +4,10 @@ package testserver
 type Option func(*options)
 
 type options struct {
-	durable bool
-	args    []string
+	durable         bool
+	args            []string
+	data            string // a directory to serve
+	tlsCert, tlsKey string
 }
 
 // Durable makes the server keep, over Kill and Start, everything that it has
@@ -17,6 +19,12 @@ func Durable() Option {
 // Args adds arguments to the server's command line; they override what is there.
 func Args(args ...string) Option {
 	return func(o *options) { o.args = append(o.args, args...) }
+}
+
+// TLS has the server speak TLS only, with the certificate and the key in those files.
+// Redis does not take it.
+func TLS(certFile, keyFile string) Option {
+	return func(o *options) { o.tlsCert, o.tlsKey = certFile, keyFile }
 }
 
 func resolve(opts []Option) options {

@@ -3,6 +3,7 @@ package testserver
 import (
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
 	"testing"
 )
@@ -23,20 +24,47 @@ type claim struct {
 
 func claimPort(t testing.TB) claim {
 	t.Helper()
+	return claimPorts(t, 0)[0]
+}
+
+// claimPorts claims a port, and those that are so much higher: servers have ports that
+// follow from another.
+func claimPorts(t testing.TB, distances ...int) []claim {
+	t.Helper()
+	last := maxPort - slices.Max(distances)
 	for range 100 {
-		port := minPort + rand.IntN(maxPort-minPort)
-		udp, err := net.ListenPacket("udp", loopback(port))
-		if err != nil {
-			continue
+		if claims, ok := tryPorts(minPort+rand.IntN(last-minPort), distances); ok {
+			return claims
 		}
-		if !portFree(port) {
-			_ = udp.Close()
-			continue
-		}
-		return claim{port, udp}
 	}
-	t.Fatalf("testserver: found no free port between %d and %d", minPort, maxPort)
-	return claim{}
+	t.Fatalf("testserver: found no free port between %d and %d", minPort, last)
+	return nil
+}
+
+func tryPorts(first int, distances []int) (claims []claim, ok bool) {
+	for _, d := range distances {
+		c, ok := tryPort(first + d)
+		if !ok {
+			for _, c := range claims {
+				c.release()
+			}
+			return nil, false
+		}
+		claims = append(claims, c)
+	}
+	return claims, true
+}
+
+func tryPort(port int) (claim, bool) {
+	udp, err := net.ListenPacket("udp", loopback(port))
+	if err != nil {
+		return claim{}, false
+	}
+	if !portFree(port) {
+		_ = udp.Close()
+		return claim{}, false
+	}
+	return claim{port, udp}, true
 }
 
 func (c claim) release() { _ = c.udp.Close() }

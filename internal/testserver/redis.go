@@ -3,6 +3,7 @@ package testserver
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os/exec"
@@ -22,9 +23,40 @@ func Redis(t testing.TB, opts ...Option) *Server {
 	if s := fromEnv(t, redisEnv, o, pingRedis); s != nil {
 		return s
 	}
+	return launch(t, redisServer(t, o))
+}
+
+// RedisNodes starts Redis servers of the test's own in cluster mode. They do not know of
+// each other, and have no slots.
+func RedisNodes(t testing.TB, nodes int, opts ...Option) []*Server {
+	t.Helper()
+	o := resolve(append([]Option{Args("--cluster-enabled", "yes")}, opts...))
+	return launchAll(t, fmt.Sprintf("a cluster of %d", nodes), func() ([]*Server, error) { return redisNodes(t, nodes, o) })
+}
+
+// toBus is how much higher the port is on which the nodes of a cluster talk.
+const toBus = 10000
+
+func redisNodes(t testing.TB, nodes int, o options) ([]*Server, error) {
+	t.Helper()
+	servers := make([]*Server, nodes)
+	errs := make([]error, nodes)
+	for i := range nodes {
+		s := newServer(t, redisServer(t, o))
+		claims := claimPorts(t, 0, toBus)
+		t.Cleanup(claims[1].release)
+		s.claim = claims[0]
+		s.addr = loopback(s.claim.port)
+		servers[i], errs[i] = s, s.run()
+	}
+	return servers, errors.Join(errs...)
+}
+
+func redisServer(t testing.TB, o options) program {
+	t.Helper()
 	bin := lookPath(t, "redis-server")
 	dir := t.TempDir()
-	return launch(t, program{
+	return program{
 		name: "redis-server",
 		command: func(port int) *exec.Cmd {
 			args := []string{
@@ -40,7 +72,7 @@ func Redis(t testing.TB, opts ...Option) *Server {
 			return exec.Command(bin, append(args, o.args...)...)
 		},
 		ready: pingRedis,
-	})
+	}
 }
 
 // pingRedis returns nil if the server answers PING. That it wants a password

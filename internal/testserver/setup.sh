@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need and the machine lacks: the servers, and with
 # "race" as argument the C compiler that Go's race detector needs. It says nothing
-# if all is there.
+# if all is there. What it builds is in .bin, which may be kept from run to run.
 set -euo pipefail
 
 packages=()
@@ -28,7 +28,34 @@ install() {
 	"${apt[@]}" install --no-install-recommends "$@"
 }
 
+# build_etcd: Debian's etcd is years old. This one is built from its Go module, once for
+# each version that etcd/go.mod names.
+build_etcd() (
+	root=$(cd "$(dirname "$0")/../.." && pwd)
+	cd "$root/internal/testserver/etcd"
+	version=$(go list -m -f '{{.Version}}' go.etcd.io/etcd/server/v3)
+	mkdir -p "$root/.bin"
+	built=$root/.bin/etcd-$version
+	if [[ ! -x $built ]]; then
+		echo "Building etcd $version, which takes a minute or two" >&2
+		go build -trimpath -ldflags '-s -w' -o "$built.$$" go.etcd.io/etcd/server/v3
+		mv "$built.$$" "$built"
+	fi
+	[[ $(readlink "$root/.bin/etcd") == "etcd-$version" ]] || ln -sfn "etcd-$version" "$root/.bin/etcd"
+)
+
+[[ -n ${HOLDFAST_TEST_ETCD:-} ]] || build_etcd
 [[ -n ${HOLDFAST_TEST_REDIS:-} ]] || need redis-server redis-server
+if [[ -z ${HOLDFAST_TEST_POSTGRES:-} ]]; then
+	# Debian has it where no PATH leads.
+	compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || need postgres postgresql
+	[[ -x /usr/sbin/pgbouncer ]] || need pgbouncer pgbouncer
+fi
+if [[ -z ${HOLDFAST_TEST_ZOOKEEPER:-} ]]; then
+	# ZooKeeper's library is enough: the package of that name is a service of the machine's.
+	need java default-jre-headless
+	[[ -e /usr/share/java/zookeeper.jar ]] || packages+=(libzookeeper-java)
+fi
 if [[ ${1:-} == race ]]; then
 	need "${CC:-gcc}" gcc
 	# Not gcc alone: without libc's headers it compiles nothing.

@@ -81,7 +81,11 @@ func (b *backend) lockFile(ctx context.Context, l *lease, path string, r *driver
 	if err != nil {
 		return nil, err
 	}
-	taken, err := tryForAMoment(ctx, f)
+	most := ifUnheld
+	if r.Wait {
+		most = ifWaiting
+	}
+	taken, err := tryForAMoment(ctx, f, most)
 	switch {
 	case err != nil:
 		free(f)
@@ -97,24 +101,28 @@ func (b *backend) lockFile(ctx context.Context, l *lease, path string, r *driver
 	return waitFor(ctx, l.ended, f)
 }
 
-// instant is how long to let others do what takes no time.
-const instant = time.Millisecond
+// Whoever has a lock may have it for an instant only: how often to try again.
+const (
+	instant   = time.Millisecond // between two tries
+	ifHeld    = 3
+	ifUnsaid  = 100
+	ifUnheld  = 1000
+	ifWaiting = 10 // at most: who may wait for the kernel need not be sure
+)
 
-// tryForAMoment takes the lock on f unless somebody holds it. Who looks whether the
-// holder is alive (see Inspect), or has given up waiting, has the lock for an instant too,
-// and holds nothing: one look is not enough, although the file says that it is held,
-// which a holder that was killed has left; and if it does not say so, a grant is in the
-// making, or nothing is.
-func tryForAMoment(ctx context.Context, f *os.File) (taken bool, err error) {
-	looks := 3
-	for look := 0; look < looks; look++ {
+// tryForAMoment takes the lock on f, unless somebody seems to hold it after so many tries, or
+// less.
+func tryForAMoment(ctx context.Context, f *os.File, most int) (taken bool, err error) {
+	for tired := 0.0; ; { // 1: enough
 		if taken, err := tryLock(f); taken || err != nil {
 			return taken, err
 		}
-		if _, held, err := readHolder(f); err != nil {
+		enough, err := insistence(f)
+		if err != nil {
 			return false, err
-		} else if !held {
-			looks = 10
+		}
+		if tired += 1 / float64(min(enough, most)); tired >= 1 {
+			return false, nil
 		}
 		select {
 		case <-time.After(instant):
@@ -122,7 +130,35 @@ func tryForAMoment(ctx context.Context, f *os.File) (taken bool, err error) {
 			return false, ctx.Err()
 		}
 	}
-	return false, nil
+}
+
+// insistence returns how often to try for a lock that another has.
+func insistence(f *os.File) (int, error) {
+	unheld, err := tryShared(f)
+	if err != nil {
+		return 0, err
+	}
+	_, said, err := readHolder(f)
+	switch {
+	case unheld:
+		// Others share it, or have just freed it. Who shares it looks whether the holder is
+		// alive of whom the file tells (see Inspect): it is not. While it is shared nobody can
+		// become the holder, and so it can be written that there is none, and nobody has to
+		// look any more. Who shares it for longer is a stranger.
+		if said {
+			err = writeFree(f)
+		}
+		unlock(f)
+		return ifUnheld, err
+	case said:
+		// It is held. Or the holder was killed, and it is another's who will write so: one who
+		// has given up waiting, or a holder to be.
+		return ifHeld, err
+	default:
+		// A grant is in the making, for which the disk may take its time. Or somebody has given
+		// up waiting, and frees it as soon as its process is let run.
+		return ifUnsaid, err
+	}
 }
 
 // grant mints the token of a lock that was taken, and makes it one of l's.

@@ -21,11 +21,17 @@ import (
 	"github.com/holdfast-go/holdfast/lock/filelock"
 )
 
+const ttl = 500 * time.Millisecond
+
 var background = context.Background()
 
-func open(t *testing.T, dir string) lock.Locker {
+func open(t *testing.T, dir string, configure ...func(*lock.Config)) lock.Locker {
 	t.Helper()
-	l, err := filelock.New(filelock.Config{Dir: dir, Config: lock.Config{TTL: 500 * time.Millisecond}})
+	cfg := lock.Config{TTL: ttl}
+	for _, c := range configure {
+		c(&cfg)
+	}
+	l, err := filelock.New(filelock.Config{Dir: dir, Config: cfg})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,63 +65,6 @@ func matches(t *testing.T, what string, err error, want ...error) {
 	}
 }
 
-// A process that is killed frees its lock at once, and one that is stopped keeps it.
-func TestProcesses(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	l := open(t, dir)
-	h, first := acquire(t, l)
-	release(t, h)
-	other := startHolder(t, dir)
-	if other.token <= first {
-		t.Errorf("token %d of another process after %d", other.token, first)
-	}
-	_, err := l.TryAcquire(t.Context(), "k")
-	matches(t, "TryAcquire", err, lock.ErrHeld)
-	info, err := l.Inspect(t.Context(), "k")
-	if err != nil || len(info.Holders) != 1 || info.Holders[0].Owner != "another process" || info.Holders[0].Token != other.token ||
-		time.Since(info.Holders[0].Since).Abs() > time.Minute {
-		t.Errorf("Inspect: %+v, %v; want the other process", info, err)
-	}
-	if err := other.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	_, err = l.Acquire(t.Context(), "k", lock.Wait(1500*time.Millisecond)) // three TTLs
-	matches(t, "Acquire from a process that is stopped", err, lock.ErrHeld)
-	waiting := make(chan lock.Handle, 1)
-	go func() {
-		h, _ := acquire(t, l)
-		waiting <- h
-	}()
-	other.kill()
-	h = <-waiting
-	token, _ := h.Token()
-	if token <= other.token {
-		t.Errorf("token %d after %d", token, other.token)
-	}
-	release(t, h)
-	if info, err := l.Inspect(t.Context(), "k"); err != nil || len(info.Holders) != 0 {
-		t.Errorf("Inspect of a free lock: %+v, %v", info, err)
-	}
-}
-
-// A lock that a process was killed with is told to be free.
-func TestInspectAfterAKill(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	startHolder(t, dir).kill()
-	l := open(t, dir)
-	if info, err := l.Inspect(t.Context(), "k"); err != nil || len(info.Holders) != 0 {
-		t.Errorf("Inspect: %+v, %v; want nobody", info, err)
-	}
-	if info, err := l.Inspect(t.Context(), "never used"); err != nil || len(info.Holders) != 0 {
-		t.Errorf("Inspect: %+v, %v; want nobody", info, err)
-	}
-	if _, err := os.Stat(filepath.Join(dir, filelock.FileName("never used"))); err == nil {
-		t.Error("Inspect made a file")
-	}
-}
-
 // A child that a holder starts does not inherit the lock.
 func TestChildrenDoNotInherit(t *testing.T) {
 	t.Parallel()
@@ -130,28 +79,6 @@ func TestChildrenDoNotInherit(t *testing.T) {
 	h, err := open(t, dir).TryAcquire(t.Context(), "k")
 	if err != nil {
 		t.Fatalf("TryAcquire after the release, with a child that lives: %v", err)
-	}
-	release(t, h)
-}
-
-// Who waits for a file that is removed gets the lock on the one in its place.
-func TestRemovedWhileWaiting(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	other := startHolder(t, dir)
-	l := open(t, dir)
-	waiting := make(chan lock.Handle, 1)
-	go func() {
-		h, _ := acquire(t, l)
-		waiting <- h
-	}()
-	time.Sleep(100 * time.Millisecond)
-	if err := os.Remove(filepath.Join(dir, "k.lock")); err != nil {
-		t.Fatal(err)
-	}
-	h := <-waiting // although the other process has the old one for ever
-	if token, _ := h.Token(); token <= other.token {
-		t.Errorf("token %d of a new file after %d", token, other.token)
 	}
 	release(t, h)
 }

@@ -28,9 +28,12 @@ func waitLock(f *os.File) error { return flock(f, syscall.LOCK_EX) }
 // free gives up f and its lock, if it has it. Closing alone does not: a child that is being
 // started has f, too, until it has begun.
 func free(f *os.File) {
-	_ = flock(f, syscall.LOCK_UN)
+	unlock(f)
 	_ = f.Close()
 }
+
+// unlock gives up the lock on f, if it has it.
+func unlock(f *os.File) { _ = flock(f, syscall.LOCK_UN) }
 
 func flock(f *os.File, how int) error {
 	for {

@@ -101,7 +101,7 @@ func (r refusal) prove(t *testing.T) {
 	_, err = l.Acquire(ctx, "free")
 	r.match(t, "Acquire with a context", err)
 	matches(t, "Acquire with a context", err, context.DeadlineExceeded)
-	if got := await(t, "Acquire of what is held", wait(t, other, "held", lock.Wait(200*time.Millisecond))); r.held {
+	if got := await(t, "Acquire of what is held", wait(t, other, "held", lock.Wait(time.Second))); r.held {
 		matches(t, "Acquire of what is held", got.err, lock.ErrHeld)
 	}
 	got := await(t, "Acquire", wait(t, l, "free", lock.Wait(3*time.Second)))

@@ -285,7 +285,7 @@ func useAll(t *testing.T, keys []string, renewed renewals, a, b, c lock.Locker) 
 		if err := renewed.once(key); err != nil {
 			t.Error(err)
 		}
-		if got := await(t, "the end of a wait", wait(t, c, key, lock.Wait(50*time.Millisecond))); !errors.Is(got.err, lock.ErrHeld) {
+		if got := await(t, "the end of a wait", wait(t, c, key, lock.Wait(time.Second))); !errors.Is(got.err, lock.ErrHeld) {
 			t.Errorf("Acquire(%q) of a held key: %v", key, got.err)
 		}
 		queued(t, a, key, 1)
@@ -361,7 +361,7 @@ func (f foreignData) prove(t *testing.T, key, kind string, put func(string)) {
 	if _, err := f.l.TryAcquire(t.Context(), key); kind != "" && !errors.Is(err, lock.ErrHeld) {
 		t.Errorf("TryAcquire of what is held: %v", err)
 	}
-	got = await(t, "Acquire", wait(t, f.l, key, lock.Wait(100*time.Millisecond)))
+	got = await(t, "Acquire", wait(t, f.l, key, lock.Wait(time.Second)))
 	if !errors.Is(got.err, lock.ErrHeld) {
 		named("Acquire of what is held", got.h, got.err)
 	}

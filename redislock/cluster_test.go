@@ -27,8 +27,7 @@ func cluster(t *testing.T) (addrs [2]string) {
 func clusterOf(t *testing.T) (addrs [2]string, servers [2]*testserver.Server) {
 	t.Helper()
 	var nodes [2]*redis.Client
-	for i := range nodes {
-		s := testserver.Redis(t, testserver.Args("--cluster-enabled", "yes", "--cluster-node-timeout", "60000"))
+	for i, s := range testserver.RedisNodes(t, len(nodes), testserver.Args("--cluster-node-timeout", "60000")) {
 		addrs[i], nodes[i], servers[i] = s.Addr(), dial(t, s.Addr()), s
 	}
 	do(t, nodes[0], "cluster", "addslotsrange", 0, 8191)
@@ -42,15 +41,6 @@ func clusterOf(t *testing.T) (addrs [2]string, servers [2]*testserver.Server) {
 		})
 	}
 	return addrs, servers
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never came true: %s", what)
-		}
-	}
 }
 
 // Texts that would lead a hash tag astray.

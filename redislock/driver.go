@@ -111,8 +111,9 @@ func (b *backend) Features() lock.Features { return lock.Fencing | lock.Leased }
 // Close implements driver.Driver.
 func (b *backend) Close(ctx context.Context) error {
 	var err error
+	b.wakeups.stop() // first: that the client is closed is no fault of the server's
 	if b.owned {
-		err = b.client.Close() // first: it ends what the listening waits for
+		err = b.client.Close() // it ends what the listening waits for
 	}
 	b.wakeups.close(ctx)
 	return err

@@ -70,7 +70,7 @@ func TestGivenUpBeforeItIsSent(t *testing.T) {
 	var sent, kept sync.WaitGroup
 	for i := range redislock.MostUnderWay {
 		sent.Go(func() { _, _ = d.Acquire(t.Context(), ask(fmt.Sprint("sent", i))) })
-		until(t, func() bool { return redislock.UnderWay(d) == i+1 && redislock.Queued(d) == 0 })
+		eventually(t, "the next request is under way", func() bool { return redislock.UnderWay(d) == i+1 && redislock.Queued(d) == 0 })
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	for i := range 10 {
@@ -80,7 +80,7 @@ func TestGivenUpBeforeItIsSent(t *testing.T) {
 			}
 		})
 	}
-	until(t, func() bool { return redislock.Queued(d) == 10 })
+	eventually(t, "the others are queued", func() bool { return redislock.Queued(d) == 10 })
 	cancel()
 	kept.Wait() // at once, although the server is mute
 	p.Heal()

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
+	"github.com/holdfast-go/holdfast/internal/otherprocess"
 	"github.com/holdfast-go/holdfast/internal/testserver"
 	"github.com/holdfast-go/holdfast/lock"
 	"github.com/holdfast-go/holdfast/lock/driver"
@@ -19,6 +20,7 @@ import (
 
 func TestMain(m *testing.M) {
 	redis.SetLogger(quiet{})
+	otherprocess.Serve()
 	goleak.VerifyTestMain(m)
 }
 
@@ -116,12 +118,12 @@ func matches(t *testing.T, what string, err error, want ...error) {
 	}
 }
 
-// until waits for what the server, or another goroutine, is about to do.
-func until(t *testing.T, come func() bool) {
+// eventually waits for what the server, or another goroutine, is about to do.
+func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !come(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("it has not come")
+			t.Fatalf("never came true: %s", what)
 		}
 	}
 }

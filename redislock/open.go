@@ -114,7 +114,7 @@ func (c Config) resolve() (Config, error) {
 			lock.ErrInvalid, c.MaxTTL, c.TTL, lock.MaxTTL)
 	}
 	c.Prefix = cmp.Or(c.Prefix, defaultPrefix)
-	return c, checkPrefix(c.Prefix)
+	return c, driver.CheckPrefix(c.Prefix)
 }
 
 // requestLimit is how long one request may take: a server that is mute must not eat up

@@ -114,7 +114,7 @@ func TestDeafConnectionIsMadeAgain(t *testing.T) {
 	got := ln.wait(t.Context(), l)
 	ln.queued(1)
 	n.deaf.Store(true)
-	until(t, func() bool { return n.subs.Load() > 1 })
+	eventually(t, "it subscribes again", func() bool { return n.subs.Load() > 1 })
 	n.deaf.Store(false)
 	ln.release(held)
 	ln.release(ln.got("the waiter", got))
@@ -184,7 +184,7 @@ func TestEndedWaitsLeaveNothing(t *testing.T) {
 		<-got
 	}
 	ln.queued(0)
-	until(t, func() bool { return do(t, ln.admin, "exists", "holdfast:{k}:asked") == int64(0) })
+	eventually(t, "the record of who asked is gone", func() bool { return do(t, ln.admin, "exists", "holdfast:{k}:asked") == int64(0) })
 	// A question may have been under way in the first round.
 	if names := do(t, ln.admin, "keys", "*:void:*").([]any); len(names) > 1 {
 		t.Errorf("there are %d tombstones, and nothing was unknown", len(names))

@@ -63,7 +63,7 @@ func (ln *line) acquire(l lock.Locker) lock.Handle {
 // queued waits until n requests stand in the queue.
 func (ln *line) queued(n int) {
 	ln.t.Helper()
-	until(ln.t, func() bool { return do(ln.t, ln.admin, "zcard", "holdfast:{k}:queue") == int64(n) })
+	eventually(ln.t, fmt.Sprintf("%d requests are queued", n), func() bool { return do(ln.t, ln.admin, "zcard", "holdfast:{k}:queue") == int64(n) })
 }
 
 // wait has l wait for the lock; the channel gets its handle.
@@ -402,7 +402,7 @@ func TestWaitWithoutSubscribing(t *testing.T) {
 			if less == "-publish" {
 				return // the others' releases are silent; that who waits may not know
 			}
-			until(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(warnings) > 0 })
+			eventually(t, "a warning", func() bool { mu.Lock(); defer mu.Unlock(); return len(warnings) > 0 })
 			mu.Lock()
 			defer mu.Unlock()
 			if len(warnings) != 1 || !strings.Contains(warnings[0], "subscribe") || !strings.Contains(warnings[0], "comment of package") {
@@ -482,7 +482,7 @@ func TestWhoListens(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Errorf("Close: %v", err)
 	}
-	until(t, func() bool { return listening() == 0 })
+	eventually(t, "nobody listens", func() bool { return listening() == 0 })
 }
 
 // A request that was abandoned does not get into the queue any more.
@@ -538,4 +538,47 @@ func TestHandOvers(t *testing.T) {
 		t.Error("tokens fell")
 	}
 	ln.queued(0)
+}
+
+// A Locker that is closed just as its waiter begins to listen blames nobody.
+func TestCloseWarnsOfNothing(t *testing.T) {
+	addr := testserver.Redis(t).Addr()
+	a, err := lock.Open(t.Context(), "redis://"+addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	h, err := a.Acquire(t.Context(), "closing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		contended := make(chan struct{})
+		b, err := lock.Open(t.Context(), "redis://"+addr, func(c *lock.Config) {
+			c.Observe = func(_ context.Context, e lock.Event) {
+				switch e.Kind {
+				case lock.Contended:
+					close(contended)
+				case lock.Warning:
+					t.Errorf("warned: %v", e.Err)
+				}
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := b.Acquire(context.Background(), "closing")
+			done <- err
+		}()
+		<-contended
+		_ = b.Close()
+		if err := <-done; err == nil {
+			t.Error("granted what another holds")
+		}
+	}
+	if err := h.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
 }

@@ -77,11 +77,18 @@ func (w *wakeups) start() {
 	}
 }
 
+// stop has the listening end, without waiting for that.
+func (w *wakeups) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.end()
+}
+
 // close ends the listening. The connection may be in the middle of being made, which
 // cannot be ended: then it is not waited for when ctx ends.
 func (w *wakeups) close(ctx context.Context) {
+	w.stop()
 	w.mu.Lock()
-	w.end()
 	started := w.started
 	w.mu.Unlock()
 	if !started {

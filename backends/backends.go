@@ -23,15 +23,18 @@ package backends
 import (
 	"context"
 
+	_ "github.com/holdfast-go/holdfast/etcdlock" // etcd, etcds
 	"github.com/holdfast-go/holdfast/lock"
 	_ "github.com/holdfast-go/holdfast/lock/filelock" // file
 	_ "github.com/holdfast-go/holdfast/lock/memlock"  // mem
+	_ "github.com/holdfast-go/holdfast/pglock"        // postgres, postgresql
 	_ "github.com/holdfast-go/holdfast/redislock"     // redis, rediss
+	_ "github.com/holdfast-go/holdfast/zklock"        // zk
 )
 
 // Open opens the Locker that rawURL names, as [lock.Open] does, with every backend
 // registered: see [lock.Schemes]. The comment of a backend's package says what its
 // URLs can hold.
-func Open(ctx context.Context, rawURL string) (lock.Locker, error) {
-	return lock.Open(ctx, rawURL)
+func Open(ctx context.Context, rawURL string, configure ...func(*lock.Config)) (lock.Locker, error) {
+	return lock.Open(ctx, rawURL, configure...)
 }

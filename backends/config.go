@@ -52,12 +52,12 @@ type Config struct {
 // Open opens the Locker that c describes, as [Open] does for the URL that says the
 // same. Errors match [lock.ErrInvalid] if c is wrong, and show neither its password
 // nor any part of its URL that could be a secret.
-func (c Config) Open(ctx context.Context) (lock.Locker, error) {
+func (c Config) Open(ctx context.Context, configure ...func(*lock.Config)) (lock.Locker, error) {
 	rawURL, err := c.joined()
 	if err != nil {
 		return nil, fmt.Errorf("holdfast: open: %w", err)
 	}
-	return Open(ctx, rawURL)
+	return Open(ctx, rawURL, configure...)
 }
 
 // joined returns the URL that says all that c says. It works on the text, so that

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os/exec"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -16,6 +17,8 @@ import (
 type child struct {
 	pid     int // also the number of the group
 	changes chan syscall.WaitStatus
+	ended   atomic.Bool // pid may be another's
+	strays  strays
 	killer  *time.Timer // after a loss
 }
 
@@ -70,64 +73,82 @@ func (c *child) live(path string, argv, env []string, started chan<- error) {
 	c.pid = pid
 	started <- err
 	for err == nil {
-		ws := c.wait()
+		err = c.wait()
+	}
+}
+
+// wait reports the next stop of the program, or its end. As the first process of a
+// container holdfast gets all orphans there, and waits for them too: or they would stay
+// zombies. The error is that there is nothing left to wait for.
+func (c *child) wait() error {
+	var ws syscall.WaitStatus
+	pid, err := syscall.Wait4(-1, &ws, syscall.WUNTRACED, nil)
+	switch {
+	case errors.Is(err, syscall.EINTR):
+		return nil
+	case err != nil && !c.ended.Load():
+		panic(fmt.Sprintf("holdfast: wait for process %d: %v", c.pid, err)) // nobody else waits for it
+	case err == nil && pid == c.pid && !c.ended.Load():
+		c.ended.Store(!ws.Stopped())
 		c.changes <- ws
-		if !ws.Stopped() {
-			return
-		}
 	}
+	return err
 }
 
-// wait returns at the next stop of the program, or at its end.
-func (c *child) wait() syscall.WaitStatus {
-	for {
-		var ws syscall.WaitStatus
-		_, err := syscall.Wait4(c.pid, &ws, syscall.WUNTRACED, nil)
-		switch {
-		case err == nil:
-			return ws
-		case !errors.Is(err, syscall.EINTR):
-			panic(fmt.Sprintf("holdfast: wait for process %d: %v", c.pid, err)) // nobody else waits for it
-		}
-	}
-}
-
-// signal sends sig to the whole group. That nobody is left to receive it is for
-// wait to report.
+// signal sends sig to the whole group, and to the program if it has gone to another.
+// That nobody is left to receive it is for wait to report.
 func (c *child) signal(sig syscall.Signal) {
 	_ = syscall.Kill(-c.pid, sig)
-}
-
-// killLater kills the group after d, whatever else goes on.
-func (c *child) killLater(d time.Duration) {
-	c.killer = time.AfterFunc(d, func() { c.signal(syscall.SIGKILL) })
-}
-
-// endGroup ends the processes of the group that have outlived the program: they
-// were asked to end already, have time until killAt, and are gone, or killed and
-// given killTime to be gone, when it returns. While one of them exists the number
-// of the group cannot belong to strangers.
-func (c *child) endGroup(killAt time.Time, killTime time.Duration) {
-	defer c.killer.Stop()
-	if !c.groupGone(killAt) {
-		c.signal(syscall.SIGKILL)
-		c.groupGone(time.Now().Add(killTime))
+	if group, err := syscall.Getpgid(c.pid); err == nil && group != c.pid && !c.ended.Load() {
+		_ = syscall.Kill(c.pid, sig)
 	}
 }
 
-// groupGone waits until no process of the group exists, or the time is over. It
-// has to poll: they are not holdfast's children. Processes that have ended, but
-// that nobody has waited for yet, still count.
-func (c *child) groupGone(deadline time.Time) bool {
-	const interval = 5 * time.Millisecond
-	for {
-		if err := syscall.Kill(-c.pid, 0); errors.Is(err, syscall.ESRCH) {
+// foreign says whether the program runs as a user whose processes holdfast may not signal.
+func (c *child) foreign() bool {
+	return !c.ended.Load() && errors.Is(syscall.Kill(c.pid, 0), syscall.EPERM)
+}
+
+// signalTree sends sig to all that has come of the program, as far as it was seen.
+func (c *child) signalTree(sig syscall.Signal) {
+	c.signal(sig)
+	c.strays.signal(sig)
+}
+
+// killLater kills the tree after d, whatever else goes on.
+func (c *child) killLater(d time.Duration) {
+	c.killer = time.AfterFunc(d, func() { c.signalTree(syscall.SIGKILL) })
+}
+
+// endTree ends the processes that have outlived the program: they were asked to end
+// already, have time until killAt, and are gone, or killed and given killTime to be gone,
+// when it returns. It has to poll: they are not holdfast's children.
+func (c *child) endTree(killAt time.Time, killTime time.Duration) {
+	defer c.killer.Stop()
+	if !c.treeGone(killAt) {
+		c.signalTree(syscall.SIGKILL) // again: others may have been seen since
+		c.treeGone(time.Now().Add(killTime))
+	}
+}
+
+// treeGone waits until no process of the tree exists, or the time is over.
+func (c *child) treeGone(deadline time.Time) bool {
+	const shortest, longest = 5 * time.Millisecond, 40 * time.Millisecond
+	for pause := shortest; ; pause = min(2*pause, longest) {
+		if strays := c.strays.look(c); !strays && c.groupGone() {
 			return true
 		}
 		left := time.Until(deadline)
 		if left <= 0 {
 			return false
 		}
-		time.Sleep(min(interval, left))
+		time.Sleep(min(pause, left))
 	}
+}
+
+// groupGone says whether no process of the group exists. While one does, the number of
+// the group cannot belong to strangers. Processes that have ended, but that nobody has
+// waited for yet, still count.
+func (c *child) groupGone() bool {
+	return errors.Is(syscall.Kill(-c.pid, 0), syscall.ESRCH)
 }

@@ -6,10 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
+	"io/fs"
 	"syscall"
-	"unicode"
 
 	"github.com/holdfast-go/holdfast/lock"
 )
@@ -21,8 +19,9 @@ import (
 const (
 	exitUsage         = 64  // EX_USAGE: the command line is wrong; nothing was started
 	exitUnavailable   = 69  // EX_UNAVAILABLE: the backend could not be asked; nothing was started
+	exitNotWritten    = 74  // EX_IOERR: what was asked for could not be written to standard output
 	exitBusy          = 75  // EX_TEMPFAIL: somebody else holds the lock; nothing was started
-	exitLost          = 76  // EX_PROTOCOL: the lock was lost while the program ran; the program was stopped
+	exitLost          = 76  // EX_PROTOCOL: the lock was lost, or held too long, while the program ran; the program was stopped
 	exitConfig        = 78  // EX_CONFIG: the URL is wrong, or the backend refuses it; nothing was started
 	exitNotExecutable = 126 // the program exists and cannot be executed
 	exitNotFound      = 127 // there is no such program
@@ -43,18 +42,27 @@ func failf(code int, format string, args ...any) *failure {
 }
 
 // exitCode tells the user of err and returns the code to end with.
-func exitCode(err error, stderr io.Writer) int {
+func exitCode(err error, r *report) int {
 	if err == nil {
 		return 0
 	}
-	f, ok := errors.AsType[*failure](err)
-	if !ok { // cobra's own: an unknown command or flag, a missing value
-		f = failf(exitUsage, "%v; see holdfast --help", err)
-	}
+	f := classify(err)
 	if f.text != "" {
-		say(stderr, "%s", f.text)
+		r.fail(f)
 	}
 	return f.code
+}
+
+// classify finds the code for an error that has none of its own.
+func classify(err error) *failure {
+	if f, ok := errors.AsType[*failure](err); ok {
+		return f
+	}
+	if written, ok := errors.AsType[*fs.PathError](err); ok && written.Op == "write" {
+		return failf(exitNotWritten, "standard output could not be written: make room where it goes (%v)", written.Err)
+	}
+	// cobra's own: an unknown command or flag, a missing value
+	return failf(exitUsage, "%v; see holdfast --help", err)
 }
 
 // refusal says why the lock on key was not acquired.
@@ -63,7 +71,7 @@ func refusal(key string, err error) *failure {
 	case errors.Is(err, lock.ErrHeld):
 		return failf(exitBusy, "the lock %q is held by another; nothing was started: try again later, or wait longer with --wait", key)
 	case errors.Is(err, lock.ErrUnavailable):
-		return failf(exitUnavailable, "the lock %q could not be acquired; nothing was started: check that the server runs and can be reached (%s)", key, plain(err))
+		return failf(exitUnavailable, "the lock %q could not be acquired; nothing was started: %s (%s)", key, remedy(err), plain(err))
 	default: // what may pass by itself is retried, and ends as unavailable: this will not pass
 		return failf(exitConfig, "the lock %q could not be acquired; nothing was started: correct the configuration (%s)", key, plain(err))
 	}
@@ -73,9 +81,17 @@ func refusal(key string, err error) *failure {
 // caused is most likely about its configuration, unless time ran out.
 func unopened(err error) *failure {
 	if errors.Is(err, lock.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
-		return failf(exitUnavailable, "the backend could not be reached; nothing was started: check that the server runs and can be reached (%s)", plain(err))
+		return failf(exitUnavailable, "the backend could not be reached; nothing was started: %s (%s)", remedy(err), plain(err))
 	}
 	return failf(exitConfig, "the backend could not be opened; nothing was started: correct --url or HOLDFAST_URL (%s)", plain(err))
+}
+
+// remedy says what to do about a backend that could not be asked.
+func remedy(err error) string {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return "make room on the disk that has the locks"
+	}
+	return "check that the server runs and can be reached"
 }
 
 // ended turns how a process ended into the exit code that a shell would give it.
@@ -84,27 +100,4 @@ func ended(ws syscall.WaitStatus) int {
 		return exitSignal + int(ws.Signal())
 	}
 	return ws.ExitStatus()
-}
-
-// say writes one line about holdfast itself. That stderr is closed or full is no
-// reason to stop guarding the program.
-func say(stderr io.Writer, format string, args ...any) {
-	_, _ = io.WriteString(stderr, "holdfast: "+oneLine(fmt.Sprintf(format, args...))+"\n")
-}
-
-// plain returns err's text without the prefix that say puts before every line.
-func plain(err error) string {
-	return strings.TrimPrefix(err.Error(), "holdfast: ")
-}
-
-// oneLine keeps a message on its line, whatever an error of an SDK contains.
-func oneLine(s string) string {
-	var b strings.Builder
-	for line := range strings.FieldsFuncSeq(s, unicode.IsControl) {
-		if b.Len() > 0 {
-			b.WriteByte(' ')
-		}
-		b.WriteString(line)
-	}
-	return b.String()
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -73,44 +72,6 @@ func TestFileKilledHolder(t *testing.T) {
 	}
 }
 
-// TestFileRemovedUnderTheHolder: its program is stopped.
-func TestFileRemovedUnderTheHolder(t *testing.T) {
-	dir := t.TempDir()
-	holder := start(t, onFiles(t, dir, append([]string{"--ttl", "2s", "job", "--"}, sh(`echo ready; exec sleep 600`)...)...))
-	awaitLine(t, holder.out)
-	if err := os.Remove(filepath.Join(dir, "job.lock")); err != nil {
-		t.Fatal(err)
-	}
-	holder.want(exitLost, "lost", `"job"`)
-}
-
-// TestFileIsNotInherited: neither by the program, nor by what it leaves behind, which
-// also keeps the output open.
-func TestFileIsNotInherited(t *testing.T) {
-	dir := t.TempDir()
-	pid := filepath.Join(dir, "pid")
-	p := start(t, onFiles(t, dir, "job", "--", "sh", "-c", `sleep 600 & echo $! > "$0"; exit 0`, pid))
-	p.want(0)
-	n, err := strconv.Atoi(awaitLine(t, pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = syscall.Kill(n, syscall.SIGKILL) })
-	start(t, onFiles(t, dir, "--no-wait", "job", "--", "true")).want(0)
-	if runtime.GOOS != "linux" {
-		return
-	}
-	descriptors, err := filepath.Glob("/proc/" + strconv.Itoa(n) + "/fd/*")
-	if err != nil || len(descriptors) < 3 {
-		t.Fatalf("the descriptors of a process: %q, %v", descriptors, err)
-	}
-	for _, d := range descriptors { // beside those that the tests' own parent has left open
-		if to, _ := os.Readlink(d); strings.HasSuffix(to, ".lock") {
-			t.Errorf("the program has %s", to)
-		}
-	}
-}
-
 func TestFileExitCodes(t *testing.T) {
 	dir := t.TempDir()
 	start(t, onFiles(t, dir, "job", "--", "sh", "-c", "exit 3")).want(3)
@@ -120,18 +81,4 @@ func TestFileExitCodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	start(t, onFiles(t, dir, "foreign", "--", "true")).want(exitConfig, "foreign.lock", "move it away")
-	waiting := start(t, onFiles(t, dir, "held", "--", "sleep", "600"))
-	until := time.Now().Add(patience)
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "held.lock")); err == nil || time.Now().After(until) {
-			break
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	second := start(t, onFiles(t, dir, "held", "--", "true"))
-	time.Sleep(100 * time.Millisecond)
-	second.signal(syscall.SIGTERM)
-	second.want(128+int(syscall.SIGTERM), "nothing was started")
-	waiting.signal(syscall.SIGTERM)
-	waiting.want(128 + int(syscall.SIGTERM))
 }

@@ -27,12 +27,13 @@ EXIT CODES
     0    the lock is held, or it is free
    64    the command line is wrong
    69    the backend could not be reached
+   74    the answer could not be written to standard output
    78    the URL is wrong, or the backend refuses it (login, TLS, permission)`
 
 const inspectExample = `  holdfast inspect nightly-report
   holdfast inspect --url redis://localhost:6379 --json nightly-report | jq -r '.holders[].owner'`
 
-func newInspect(open opener) *cobra.Command {
+func newInspect(open opener, r *report) *cobra.Command {
 	var rawURL string
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -41,12 +42,14 @@ func newInspect(open opener) *cobra.Command {
 		Long:    inspectHelp,
 		Example: inspectExample,
 		Args:    oneKey,
+
+		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			where, err := chooseURL(rawURL)
 			if err != nil {
 				return err
 			}
-			info, err := inspect(cmd.Context(), open, where, args[0])
+			info, err := inspect(cmd.Context(), &service{open, where, r}, args[0])
 			if err != nil {
 				return err
 			}
@@ -74,10 +77,10 @@ func oneKey(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-func inspect(ctx context.Context, open opener, rawURL, key string) (lock.Info, error) {
+func inspect(ctx context.Context, s *service, key string) (lock.Info, error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	locker, err := open(ctx, rawURL)
+	locker, err := s.openOnce(ctx)
 	if err != nil {
 		return lock.Info{}, notInspected(key, err)
 	}
@@ -91,7 +94,7 @@ func inspect(ctx context.Context, open opener, rawURL, key string) (lock.Info, e
 
 func notInspected(key string, err error) *failure {
 	if errors.Is(err, lock.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
-		return failf(exitUnavailable, "the lock %q could not be inspected: check that the server runs and can be reached (%s)", key, plain(err))
+		return failf(exitUnavailable, "the lock %q could not be inspected: %s (%s)", key, remedy(err), plain(err))
 	}
 	return failf(exitConfig, "the lock %q could not be inspected: correct --url or %s (%s)", key, urlVariable, plain(err))
 }

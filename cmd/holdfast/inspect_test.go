@@ -19,17 +19,13 @@ import (
 // inspectOn prepares holdfast inspect, as users have it, on what url names.
 func inspectOn(t *testing.T, url string, args ...string) *exec.Cmd {
 	t.Helper()
-	path, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(path, append([]string{"inspect"}, args...)...)
-	cmd.Env = append(os.Environ(), urlVariable+"="+url)
-	return cmd
+	return builtCommand(t, url, append([]string{"inspect"}, args...)...)
 }
 
 func TestInspect(t *testing.T) {
-	for name, url := range map[string]string{"file": "file://" + t.TempDir(), "redis": "redis://" + testserver.Redis(t).Addr()} {
+	for name, url := range map[string]string{
+		"file": "file://" + t.TempDir(), "redis": "redis://" + testserver.Redis(t).Addr(), "etcd": "etcd://" + testserver.Etcd(t).Addr(),
+	} {
 		t.Run(name, func(t *testing.T) {
 			end := filepath.Join(t.TempDir(), "end")
 			free := start(t, inspectOn(t, url, "a job"))
@@ -92,4 +88,18 @@ func TestInspectExitCodes(t *testing.T) {
 	start(t, inspectOn(t, here, "--jsn", "a")).want(exitUsage, "--jsn")
 	start(t, inspectOn(t, "redis://"+nobody, "a")).want(exitUnavailable, "server")
 	start(t, inspectOn(t, "file:///no/such/directory", "a")).want(exitConfig, "/no/such/directory")
+}
+
+// TestAnswerCannotBeWritten: that is no fault of the command line.
+func TestAnswerCannotBeWritten(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip("this system has no file that is always full")
+	}
+	defer full.Close()
+	for _, args := range [][]string{{"version"}, {"completion", "bash"}, {"inspect", "k"}, {"inspect", "--json", "k"}} {
+		cmd := builtCommand(t, "file://"+t.TempDir(), args...)
+		cmd.Stdout = full
+		start(t, cmd).want(exitNotWritten, "no space left", "make room")
+	}
 }

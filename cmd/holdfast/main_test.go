@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/holdfast-go/holdfast/internal/testserver"
 )
 
 // The tests run holdfast as real processes. Those that need no server run this
@@ -42,6 +44,7 @@ func TestMain(m *testing.M) {
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		_ = os.RemoveAll(buildDir())
+		testserver.RemoveClusters()
 		os.Exit(code)
 	}))
 }
@@ -78,6 +81,23 @@ func helper(name string, args []string) {
 		for sig := range c {
 			_ = os.WriteFile(args[0], []byte(sig.String()), 0o600)
 		}
+	case "moves": // goes to its parent's group and prints what it is told, by signals
+		group, err := syscall.Getpgid(os.Getppid())
+		if err == nil {
+			err = syscall.Setpgid(0, group)
+		}
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		c := make(chan os.Signal, 64)
+		signal.Notify(c, syscall.SIGUSR1, syscall.SIGTERM)
+		fmt.Println(os.Getpid())
+		for sig := range c {
+			fmt.Println(sig)
+		}
+	case "adopts": // is given orphans, as the first process of a container is, and becomes a command
+		panic(errors.Join(adoptOrphans(), syscall.Exec(args[0], args, os.Environ())))
 	case "signals": // prints the names of the signals that it gets, until TERM
 		c := make(chan os.Signal, 64)
 		signal.Notify(c)

@@ -3,12 +3,11 @@
 package main
 
 import (
+	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -28,16 +27,7 @@ func built(t *testing.T, addr string, args ...string) *exec.Cmd {
 // builtOn prepares it on what url names; with "", nothing is said.
 func builtOn(t *testing.T, url string, args ...string) *exec.Cmd {
 	t.Helper()
-	path, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(path, append([]string{"run"}, args...)...)
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, urlVariable+"=") })
-	if url != "" {
-		cmd.Env = append(cmd.Env, urlVariable+"="+url)
-	}
-	return cmd
+	return builtCommand(t, url, append([]string{"run"}, args...)...)
 }
 
 func proxyTo(t *testing.T, addr string) *conformance.Proxy {
@@ -114,8 +104,17 @@ func TestRedisExitCodes(t *testing.T) {
 	proxy := proxyTo(t, server.Addr())
 	proxy.Stall()
 	start(t, built(t, proxy.Addr(), "--wait", "300ms", key, "--", "true")).want(exitUnavailable, "server")
-	waiting := start(t, built(t, proxy.Addr(), key, "--", "true"))
-	time.Sleep(200 * time.Millisecond) // for it to be somewhere inside the backend, wherever that is
+	mute, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	waiting := start(t, built(t, mute.Addr().String(), key, "--", "true"))
+	conn, err := mute.Accept() // it is somewhere inside the backend, wherever that is
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
 	waiting.signal(syscall.SIGTERM)
 	waiting.want(128+int(syscall.SIGTERM), "nothing was started")
 
@@ -126,36 +125,6 @@ func TestRedisExitCodes(t *testing.T) {
 		if strings.Contains(p.stderr(), "hunter2") {
 			t.Errorf("shows the password: %q", p.stderr())
 		}
-	}
-}
-
-// TestRedisLockIsFreedAtOnce: by a program that leaves a process behind, which
-// keeps the output open.
-func TestRedisLockIsFreedAtOnce(t *testing.T) {
-	server, key := testserver.Redis(t), key(t)
-	pid := filepath.Join(t.TempDir(), "pid")
-	start(t, built(t, server.Addr(), "--ttl", "1h", key, "--", "sh", "-c", `sleep 600 & echo $! > "$0"`, pid)).want(0)
-	n, err := strconv.Atoi(awaitLine(t, pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = syscall.Kill(n, syscall.SIGKILL) })
-	start(t, built(t, server.Addr(), "--no-wait", key, "--", "true")).want(0)
-}
-
-// TestRedisHeldWhileDraining: a drain that is longer than the TTL.
-func TestRedisHeldWhileDraining(t *testing.T) {
-	server, key := testserver.Redis(t), key(t)
-	log := filepath.Join(t.TempDir(), "log")
-	holder := start(t, built(t, server.Addr(), append([]string{"--ttl", "1s", key, "--"},
-		sh(`trap 'sleep 2.5; echo "one ends" >> "$1"; exit 0' TERM; echo ready; while :; do sleep 0.01; done`, log)...)...))
-	awaitLine(t, holder.out)
-	next := start(t, built(t, server.Addr(), append([]string{key, "--"}, sh(`echo "two starts" >> "$1"`, log)...)...))
-	holder.signal(syscall.SIGTERM)
-	holder.want(0)
-	next.want(0)
-	if got := read(t, log); got != "one ends\ntwo starts\n" {
-		t.Errorf("log %q", got)
 	}
 }
 
@@ -224,34 +193,45 @@ func TestRedisReleaseUnanswered(t *testing.T) {
 	}
 }
 
-// TestRedisNoSocketInTheProgram: a leaked connection would keep the lock's session
-// open for as long as some daemon lives.
-func TestRedisNoSocketInTheProgram(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("needs /proc")
+// TestRedisGoesAway: whoever waits for a lock learns that there is nobody to ask.
+func TestRedisGoesAway(t *testing.T) {
+	s := redisSite(t)
+	proxy := proxyTo(t, strings.TrimPrefix(s.url, "redis://"))
+	holder := s.holder()
+	through := func(flags ...string) *process {
+		t.Helper()
+		return start(t, builtOn(t, "redis://"+proxy.Addr(), append(flags, "--ttl", "2s", s.key, "--", "true")...))
 	}
-	server := testserver.Redis(t)
-	cmd := built(t, server.Addr(), key(t), "--", "sh", "-c", "echo $$; read line")
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
+	waiter := through()
+	verbose := through("-v")
+	eventually(t, "it waits", func() bool { return strings.Contains(verbose.stderr(), "contended") })
+	time.Sleep(100 * time.Millisecond) // for the other, too
+	proxy.Stall()
+	eventually(t, "it has nobody to ask", func() bool { return strings.Contains(verbose.stderr(), "unanswered") })
+	eventually(t, "a word that there is nobody to ask", func() bool { return strings.Contains(waiter.stderr(), "waiting for it") })
+	proxy.Heal()
+	holder.signal(syscall.SIGTERM)
+	holder.want(0)
+	waiter.want(0, "cannot be reached", "waiting for it")
+	if code := verbose.exit(); code != 0 {
+		t.Errorf("exit code %d", code)
 	}
-	p := start(t, cmd)
-	links, err := filepath.Glob("/proc/" + awaitLine(t, p.out) + "/fd/*")
-	if err != nil || len(links) < 3 {
-		t.Fatal(links, err)
+}
+
+// TestRedisProgramEndsDuringARenewal: the release waits for the renewal, and neither undoes
+// the other.
+func TestRedisProgramEndsDuringARenewal(t *testing.T) {
+	server, key := testserver.Redis(t), key(t)
+	proxy := proxyTo(t, server.Addr())
+	proxy.Delay(0, 100*time.Millisecond)
+	var all []*process
+	for i := range 10 { // the first renewal is sent after a third of the TTL, or a little before
+		all = append(all, start(t, built(t, proxy.Addr(), append([]string{"--ttl", "3s", key + strconv.Itoa(i), "--"}, sh(fmt.Sprintf("sleep 0.%02d", 80+2*i))...)...)))
 	}
-	for _, link := range links {
-		target, err := os.Readlink(link)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if strings.HasPrefix(target, "socket:") || strings.HasPrefix(target, "anon_inode:") {
-			t.Errorf("%s is %s", link, target)
-		}
+	for i, p := range all {
+		p.want(0)
+		start(t, built(t, server.Addr(), "--no-wait", key+strconv.Itoa(i), "--", "true")).want(0)
 	}
-	stdin.Close()
-	p.want(1) // read's code at the end of the input
 }
 
 // A server that is down when the command starts is waited for, as the lock is.

@@ -5,7 +5,7 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
+	"log/slog"
 	"os"
 	"strconv"
 	"strings"
@@ -13,42 +13,38 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/lock"
+	"github.com/holdfast-go/holdfast/lock/driver"
 )
 
-const (
-	// openTimeout bounds how long --no-wait takes to reach the backend;
-	// TryAcquire has the same limit of its own.
-	openTimeout = 10 * time.Second
-
-	// releaseTimeout bounds how long the end of the command waits for the backend
-	// to confirm the release.
-	releaseTimeout = 5 * time.Second
-)
+// releaseTimeout bounds how long the end of the command waits for the backend to
+// confirm the release.
+const releaseTimeout = 5 * time.Second
 
 // job is what to run, and under which lock.
 type job struct {
-	url   string // with the TTL of the flag
-	key   string
-	ttl   time.Duration
-	wait  time.Duration // for the lock; 0: one try; lock.NoLimit: until it is held
-	grace time.Duration
-	path  string   // the program's file
-	argv  []string // as the user wrote it
+	key     string
+	ttl     time.Duration
+	wait    time.Duration // for the lock; 0: one try; lock.NoLimit: until it is held
+	grace   time.Duration
+	maxHold time.Duration // 0: no limit
+	path    string        // the program's file
+	argv    []string      // as the user wrote it
 }
 
 // runner takes one job through its life: wait for the lock, run, release.
 type runner struct {
 	*job
-	open    opener
-	signals chan os.Signal
-	tty     terminal
-	stderr  io.Writer
-	told    bool // of a loss, or that nothing ran which could have lost anything
+	*service // its URL has the TTL of the flag
+	signals  chan os.Signal
+	tty      terminal
+	told     bool // of a loss, or that nothing ran which could have lost anything
 }
 
 // run runs j. Its error is nil if the program ended with code 0.
-func run(j *job, open opener, stderr io.Writer) error {
-	r := &runner{job: j, open: open, signals: listen(), tty: openTerminal(), stderr: stderr}
+func run(j *job, s *service) error {
+	s.report.hurry = hurry()
+	s.report.bounded = j.wait != lock.NoLimit
+	r := &runner{job: j, service: s, signals: listen(), tty: openTerminal()}
 	locker, handle, err := r.acquire()
 	if locker != nil {
 		defer locker.Close() // bounded by contract; what it frees is freed by the TTL too
@@ -132,20 +128,20 @@ func (r *runner) interrupted(sig os.Signal) *failure {
 // openAndAcquire bounds both steps together by the wait that was asked for.
 func (r *runner) openAndAcquire(ctx context.Context) (lock.Locker, lock.Handle, error) {
 	start := time.Now()
-	locker, err := r.openWithin(ctx)
+	locker, err := r.openWithin(ctx, r.wait)
 	if err != nil {
 		return nil, nil, unopened(err)
 	}
-	margin := lock.Margin(r.margin())
+	options := []lock.Option{lock.Margin(r.margin()), lock.MaxHold(r.maxHold)}
 	var handle lock.Handle
 	switch r.wait {
 	case lock.NoLimit:
-		handle, err = locker.Acquire(ctx, r.key, margin)
+		handle, err = locker.Acquire(ctx, r.key, options...)
 	case 0:
-		handle, err = locker.TryAcquire(ctx, r.key, margin)
+		handle, err = locker.TryAcquire(ctx, r.key, options...)
 	default:
 		left := max(0, r.wait-time.Since(start))
-		handle, err = locker.Acquire(ctx, r.key, margin, lock.Wait(left))
+		handle, err = locker.Acquire(ctx, r.key, append(options, lock.Wait(left))...)
 	}
 	if err != nil {
 		return locker, nil, refusal(r.key, err)
@@ -153,52 +149,15 @@ func (r *runner) openAndAcquire(ctx context.Context) (lock.Locker, lock.Handle, 
 	return locker, handle, nil
 }
 
-// openWithin opens the backend, in bounded time if the wait is bounded. A backend
-// that cannot be reached may come back within the wait. The timer is stopped as soon
-// as the backend is open, so that it cannot end what the backend may have hung on ctx.
-func (r *runner) openWithin(ctx context.Context) (lock.Locker, error) {
-	limit := r.wait
-	switch limit {
-	case lock.NoLimit:
-		return r.openAgain(ctx)
-	case 0:
-		limit = openTimeout
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(limit, func() { cancel(context.DeadlineExceeded) })
-	locker, err := r.openAgain(ctx)
-	timer.Stop()
-	if err != nil && context.Cause(ctx) != nil {
-		err = errors.Join(err, context.Cause(ctx)) // for unopened to see that time ran out
-	}
-	return locker, err
-}
-
-// openAgain opens the backend; one that cannot be reached is tried again until ctx ends,
-// unless one try is all that was asked for.
-func (r *runner) openAgain(ctx context.Context) (lock.Locker, error) {
-	const shortest, longest = 100 * time.Millisecond, 5 * time.Second
-	for pause := shortest; ; pause = min(2*pause, longest) {
-		locker, err := r.open(ctx, r.url)
-		if err == nil || r.wait == 0 || ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) {
-			return locker, err
-		}
-		if pause == shortest && r.wait == lock.NoLimit { // a bounded wait says so at its end
-			say(r.stderr, "the backend cannot be reached; waiting for it (%s)", plain(err))
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, err
-		}
-	}
-}
-
 // work runs the program and returns its exit code when it has ended.
 func (r *runner) work(h lock.Handle) (int, error) {
-	if err := h.Err(); err != nil {
+	// Before the program starts: whoever is stopped right after it must know this.
+	until := provedUntil(h, driver.Now())
+	switch err := h.Err(); {
+	case errors.Is(err, lock.ErrMaxHold):
+		r.told = true
+		return 0, failf(exitLost, "--max-hold %v was over before %q could start; nothing was started: allow it more time", r.maxHold, r.argv[0])
+	case err != nil:
 		r.told = true
 		return 0, failf(exitLost, "the lock %q was lost at once; nothing was started: try again (%s)", r.key, plain(err))
 	}
@@ -206,9 +165,12 @@ func (r *runner) work(h lock.Handle) (int, error) {
 	if err != nil {
 		return 0, cannotStart(r.argv[0], err)
 	}
+	r.report.event(slog.LevelInfo, "started", slog.Int("pid", c.pid))
 	r.tty.adopt(c)
 	defer r.tty.takeBack(c)
-	return ended(r.supervise(h, c)), nil
+	code := ended(r.supervise(h, c, until))
+	r.report.event(slog.LevelInfo, "ended", slog.Int("pid", c.pid), slog.Int("exit_code", code))
+	return code, nil
 }
 
 // environment is holdfast's own with what the program should know of its lock.
@@ -230,17 +192,26 @@ func (r *runner) environment(h lock.Handle) []string {
 }
 
 // supervise returns when the program has ended. Until then it forwards signals,
-// follows the terminal's job control, and ends the program if the lock is lost.
-func (r *runner) supervise(h lock.Handle, c *child) syscall.WaitStatus {
+// follows the terminal's job control, and ends the program if the lock is lost, which was
+// proved until then.
+func (r *runner) supervise(h lock.Handle, c *child, until driver.Stamp) syscall.WaitStatus {
 	lost := h.Lost()
+	looks := time.NewTicker(r.ttl / looksPerTTL)
+	defer looks.Stop()
 	var killAt time.Time
 	for {
 		select {
+		case <-looks.C:
+			until = provedUntil(h, until)
+			if lost == nil {
+				c.strays.look(c)
+			}
 		case sig := <-r.signals:
 			c.signal(sig.(syscall.Signal))
+			r.report.event(slog.LevelInfo, "signal", slog.String("signal", sig.String()))
 		case <-lost:
 			lost = nil
-			killAt = r.terminate(h, c)
+			killAt = r.terminate(h, c, until)
 		case ws := <-c.changes:
 			if ws.Stopped() {
 				r.stopped(h, c, ws.StopSignal())
@@ -248,9 +219,9 @@ func (r *runner) supervise(h lock.Handle, c *child) syscall.WaitStatus {
 			}
 			if h.Err() != nil {
 				if killAt.IsZero() { // both at once, and select chose the end
-					killAt = r.terminate(h, c)
+					killAt = r.terminate(h, c, until)
 				}
-				c.endGroup(killAt, killTime(r.ttl))
+				c.endTree(killAt, killTime(r.ttl))
 			}
 			return ws
 		}
@@ -259,19 +230,49 @@ func (r *runner) supervise(h lock.Handle, c *child) syscall.WaitStatus {
 
 // terminate asks the program to end, because the lock is lost, and sees to it that
 // it does. It returns when it will be killed: the lock was acquired with a margin
-// for that. Nothing may delay the kill, not even a stderr that nobody reads.
-func (r *runner) terminate(h lock.Handle, c *child) (killAt time.Time) {
-	killAt = time.Now().Add(r.grace)
-	c.killLater(r.grace)
-	c.signal(syscall.SIGTERM)
-	c.signal(syscall.SIGCONT) // a stopped process cannot obey
-	r.tellLoss(h.Err(), "; stopping it")
+// for that, and what of it has passed is no grace any more. Nothing may delay the
+// kill, not even a stderr that nobody reads.
+func (r *runner) terminate(h lock.Handle, c *child, until driver.Stamp) (killAt time.Time) {
+	late := max(0, driver.Now().Sub(until))
+	grace := max(0, r.grace-late)
+	killAt = time.Now().Add(grace)
+	c.strays.look(c) // before one of their parents obeys, and they are nobody's
+	c.killLater(grace)
+	if grace > 0 {
+		c.signalTree(syscall.SIGTERM)
+		c.signalTree(syscall.SIGCONT) // a stopped process cannot obey
+	}
+	action := "; stopping it"
+	if c.foreign() {
+		action = "; it runs as another user, and cannot be stopped"
+	}
+	r.tellLoss(h.Err(), action)
 	return killAt
 }
 
+// looksPerTTL is how often to look until when the lock is proved. Renewals come less often.
+const looksPerTTL = 16
+
+// provedUntil returns until when the lock is proved, or before if it is lost. Whoever was
+// stopped, or suspended with the machine, learns of the loss too late, when somebody else
+// may be at work; how much too late, the lock itself does not tell. It counts from before
+// it asks, in case this process is stopped in between. A renewal that it has not seen yet
+// makes it too early, but that matters only if this process is stopped right after it.
+func provedUntil(h lock.Handle, before driver.Stamp) driver.Stamp {
+	now := driver.Now()
+	if left := h.Valid(); left > 0 {
+		return now.Add(left)
+	}
+	return before
+}
+
 func (r *runner) tellLoss(err error, action string) {
-	if !r.told {
-		say(r.stderr, "the lock %q was lost while %q ran%s: check what it did last before it runs again (%s)", r.key, r.argv[0], action, plain(err))
+	switch {
+	case r.told:
+	case errors.Is(err, lock.ErrMaxHold):
+		r.report.say(slog.LevelError, "%q ran longer than --max-hold %v%s: allow it more time, or find out what it waits for", r.argv[0], r.maxHold, action)
+	default:
+		r.report.say(slog.LevelError, "the lock %q was lost while %q ran%s: check what it did last before it runs again (%s)", r.key, r.argv[0], action, plain(err))
 	}
 	r.told = true
 }
@@ -287,13 +288,14 @@ func (r *runner) release(h lock.Handle) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	err := h.Release(ctx)
+	r.report.awaitReleased()
 	switch {
 	case err == nil:
 	case errors.Is(err, lock.ErrLost):
 		r.tellLoss(err, "")
 		return &failure{code: exitLost}
 	default:
-		say(r.stderr, "warning: the release of the lock %q was not confirmed; others may have to wait up to %v for it (%s)", r.key, r.ttl, plain(err))
+		r.report.say(slog.LevelWarn, "the release of the lock %q was not confirmed; others may have to wait up to %v for it (%s)", r.key, r.ttl, plain(err))
 	}
 	return nil
 }

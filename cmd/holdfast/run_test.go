@@ -33,16 +33,14 @@ func sh(script string, args ...string) []string {
 }
 
 func TestExitCodeIsPassedOn(t *testing.T) {
-	for _, code := range []int{0, 1, 2, 3, 125, 126, 127, 128, 255} {
-		t.Run(strconv.Itoa(code), func(t *testing.T) {
-			runStub(t, "", sh(fmt.Sprintf("exit %d", code))...).want(code)
-		})
-	}
-	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGSEGV, syscall.SIGINT} {
-		t.Run(sig.String(), func(t *testing.T) {
-			runStub(t, "", sh(fmt.Sprintf("kill -%d $$", sig))...).want(128 + int(sig))
-		})
-	}
+	everywhere(t, func(t *testing.T, s *site) {
+		for _, code := range []int{0, 1, 2, 3, 125, 126, 127, 128, 255} {
+			s.run(nil, sh(fmt.Sprintf("exit %d", code))...).want(code)
+		}
+		for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGSEGV, syscall.SIGINT} {
+			s.run(nil, sh(fmt.Sprintf("kill -%d $$", sig))...).want(128 + int(sig))
+		}
+	})
 }
 
 func TestOwnExitCodes(t *testing.T) {
@@ -87,6 +85,7 @@ func TestOwnExitCodes(t *testing.T) {
 		{"login refused", "stub:?acquire=denied", nil, ok, exitConfig, []string{"NOAUTH"}},
 		{"bad URL", "stub:?open=invalid", nil, ok, exitConfig, []string{"HOLDFAST_URL", "unknown query key"}},
 		{"URL set and empty", "", nil, ok, exitUsage, []string{"HOLDFAST_URL", "unset"}},
+		{"locks of one process", "mem:x", nil, ok, exitConfig, []string{"keeps nobody out"}},
 		{"unreadable URL", "stub://user:" + secret + "%zz@host", nil, ok, exitConfig, nil},
 		{"bad ttl in URL", "stub:?ttl=0", nil, ok, exitConfig, []string{"ttl"}},
 		{"ttl twice", "stub:?ttl=1s", []string{"--ttl", "2s"}, ok, exitUsage, []string{"--ttl"}},
@@ -94,6 +93,9 @@ func TestOwnExitCodes(t *testing.T) {
 		{"ttl no duration", "stub:", []string{"--ttl", "5"}, ok, exitUsage, []string{"--ttl"}},
 		{"grace too long", "stub:?ttl=10s", []string{"--grace", "4.5s"}, ok, exitUsage, []string{"--grace", "less than 4.5s"}},
 		{"grace negative", "stub:", []string{"--grace", "-1s"}, ok, exitUsage, nil},
+		{"max hold negative", "stub:", []string{"--max-hold", "-1s"}, ok, exitUsage, []string{"--max-hold", "leave it out"}},
+		{"max hold of nothing", "stub:", []string{"--max-hold", "0s"}, ok, exitUsage, []string{"--max-hold"}},
+		{"no log format", "stub:", []string{"--log", "yaml"}, ok, exitUsage, []string{"--log", "json"}},
 		{"wait negative", "stub:", []string{"--wait", "-1s"}, ok, exitUsage, nil},
 		{"wait and no wait", "stub:", []string{"--wait", "1s", "--no-wait"}, ok, exitUsage, nil},
 		{"unknown flag", "stub:", []string{"--tty"}, ok, exitUsage, []string{"--tty"}},
@@ -185,17 +187,19 @@ func TestArgumentsArePassedOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	args := []string{"a b", "", "line\nline", "--", "--url", "-x", `"'$HOME\`, "\xff", "*"}
-	p := runStub(t, "", append([]string{self, helperPrefix + "args"}, args[:7]...)...)
-	p.want(0)
-	var got []string
-	if err := json.Unmarshal([]byte(p.stdout()), &got); err != nil || !slices.Equal(got, args[:7]) {
-		t.Errorf("arguments %q (%v), want %q", got, err, args[:7])
-	}
-	p = runStub(t, "", append([]string{"printf", `%s\n`}, args...)...)
-	p.want(0)
-	if got, want := p.stdout(), strings.Join(args, "\n")+"\n"; got != want {
-		t.Errorf("arguments %q, want %q", got, want)
-	}
+	everywhere(t, func(t *testing.T, s *site) {
+		p := s.run(nil, append([]string{self, helperPrefix + "args"}, args[:7]...)...)
+		p.want(0)
+		var got []string
+		if err := json.Unmarshal([]byte(p.stdout()), &got); err != nil || !slices.Equal(got, args[:7]) {
+			t.Errorf("arguments %q (%v), want %q", got, err, args[:7])
+		}
+		p = s.run(nil, append([]string{"printf", `%s\n`}, args...)...)
+		p.want(0)
+		if got, want := p.stdout(), strings.Join(args, "\n")+"\n"; got != want {
+			t.Errorf("arguments %q, want %q", got, want)
+		}
+	})
 }
 
 func TestKeyThatLooksLikeAFlag(t *testing.T) {
@@ -252,13 +256,15 @@ func mustLook(t *testing.T, name string) string {
 func TestStandardInputIsPassedOn(t *testing.T) {
 	input := make([]byte, 4<<20)
 	_, _ = rand.Read(input)
-	cmd := command(t, "run", "--url", "stub:", "k", "--", "cat")
-	cmd.Stdin = bytes.NewReader(input)
-	p := start(t, cmd)
-	p.want(0)
-	if p.stdout() != string(input) {
-		t.Error("output differs from input")
-	}
+	everywhere(t, func(t *testing.T, s *site) {
+		cmd := s.runCommand(nil, "cat")
+		cmd.Stdin = bytes.NewReader(input)
+		p := start(t, cmd)
+		p.want(0)
+		if p.stdout() != string(input) {
+			t.Error("output differs from input")
+		}
+	})
 }
 
 // TestDescriptors: none of holdfast's own reaches the program; those that were
@@ -272,7 +278,7 @@ func TestDescriptors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer null.Close()
+	t.Cleanup(func() { null.Close() })
 	program := []string{"sh", "-c", "echo $$; read line"}
 	descriptors := func(cmd *exec.Cmd) []string {
 		cmd.ExtraFiles = []*os.File{null}
@@ -293,38 +299,41 @@ func TestDescriptors(t *testing.T) {
 		}
 		return names
 	}
-	got := descriptors(command(t, append([]string{"run", "--url", "stub:", "k", "--"}, program...)...))
-	if want := descriptors(exec.Command(program[0], program[1:]...)); !slices.Equal(got, want) {
-		t.Errorf("descriptors %v, want %v", got, want)
-	}
+	want := descriptors(exec.Command(program[0], program[1:]...))
+	everywhere(t, func(t *testing.T, s *site) {
+		if got := descriptors(s.runCommand(nil, program...)); !slices.Equal(got, want) {
+			t.Errorf("descriptors %v, want %v", got, want)
+		}
+	})
 }
 
-// TestBackgroundProcessIsLeftAlone: the lock protects the program, not what it
-// leaves behind, even if that keeps the output open.
+// TestBackgroundProcessIsLeftAlone: the lock protects the program, not what it leaves
+// behind, which keeps the output open, and has nothing of holdfast's.
 func TestBackgroundProcessIsLeftAlone(t *testing.T) {
-	dir := t.TempDir()
-	log, pid := filepath.Join(dir, "log"), filepath.Join(dir, "pid")
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	cmd := command(t, "run", "--url", "stub:?log="+log, "k", "--", "sh", "-c", `sleep 600 & echo $! > "$0"; exit 3`, pid)
-	cmd.Stdout = w
-	p := start(t, cmd)
-	p.want(3)
-	w.Close()
-	n, err := strconv.Atoi(awaitLine(t, pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = syscall.Kill(n, syscall.SIGKILL) })
-	if gone(n) {
-		t.Error("the background process was ended")
-	}
-	if got := read(t, log); !strings.HasSuffix(got, "released\nclosed\n") {
-		t.Errorf("log %q: not released", got)
-	}
+	everywhere(t, func(t *testing.T, s *site) {
+		pid := filepath.Join(t.TempDir(), "pid")
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		cmd := s.runCommand([]string{"--ttl", "1h"}, "sh", "-c", `sleep 600 & echo $! > "$0"; exit 3`, pid)
+		cmd.Stdout = w
+		p := start(t, cmd)
+		p.want(3)
+		w.Close()
+		n, err := strconv.Atoi(awaitLine(t, pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = syscall.Kill(n, syscall.SIGKILL) })
+		if gone(n) {
+			t.Error("the background process was ended")
+		}
+		if !s.free() {
+			t.Error("the lock was not freed at once")
+		}
+	})
 }
 
 func TestReleaseOutcome(t *testing.T) {

@@ -22,19 +22,31 @@ var forwarded = []os.Signal{
 }
 
 // listen catches, for the rest of the process's life, every signal that concerns
-// the program. Signals that holdfast was told to ignore (nohup, "&" in a script)
-// it leaves alone: the program inherits that too.
+// the program. HUP and INT, if holdfast was told to ignore them (nohup, "&" in a
+// script), it leaves alone: the program inherits that too. Of others nobody can say any
+// more whether they were ignored: the Go runtime has put handlers in their places.
 func listen() chan os.Signal {
 	c := make(chan os.Signal, 64) // os/signal drops what finds no room
-	for _, sig := range slices.Concat(waitEnders, forwarded, platformSignals()) {
-		if !signal.Ignored(sig) {
-			signal.Notify(c, sig)
-		}
-	}
+	catch(c, slices.Concat(waitEnders, forwarded, platformSignals()))
 	// Caught, so that a message to a closed stderr cannot end holdfast; not
 	// ignored, because the program would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	return c
+}
+
+// hurry catches the first of the signals to end.
+func hurry() chan os.Signal {
+	c := make(chan os.Signal, 1)
+	catch(c, waitEnders)
+	return c
+}
+
+func catch(c chan os.Signal, sigs []os.Signal) {
+	for _, sig := range sigs {
+		if !signal.Ignored(sig) {
+			signal.Notify(c, sig)
+		}
+	}
 }
 
 func endsWait(sig os.Signal) bool { return slices.Contains(waitEnders, sig) }

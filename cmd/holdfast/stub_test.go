@@ -27,7 +27,7 @@ type stub struct {
 	q url.Values
 }
 
-func openStub(ctx context.Context, rawURL string) (lock.Locker, error) {
+func openStub(ctx context.Context, rawURL string, _ ...func(*lock.Config)) (lock.Locker, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.Scheme != "stub" {
 		return nil, fmt.Errorf("holdfast: open: %w: no stub URL", lock.ErrInvalid)

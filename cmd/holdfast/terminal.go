@@ -107,18 +107,21 @@ func leadsSession() bool {
 func (r *runner) suspend(h lock.Handle, c *child) {
 	hadTerminal := foreground(r.tty.fd) == c.pid
 	r.tty.takeBack(c)
-	signal.Ignore(syscall.SIGTSTP) // for the next line: a caught TSTP does not stop a Go program
-	_ = syscall.Kill(0, syscall.SIGTSTP)
-	_ = syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
+	// All of the job at once, and holdfast in the same call. The shell may wait for
+	// another of the job (a script that runs holdfast) and resume the job as soon as
+	// that one has stopped: a stop that holdfast made for itself later would come after
+	// the SIGCONT, and nobody would send a second one. Nor does TSTP stop a Go program
+	// that has ever caught it.
+	_ = syscall.Kill(0, syscall.SIGSTOP)
 	for sig := range r.signals {
 		if sig == syscall.SIGCONT {
 			break
 		}
 		c.signal(sig.(syscall.Signal))
 	}
-	signal.Notify(r.signals, syscall.SIGTSTP)
 	if h.Err() != nil {
-		c.signal(syscall.SIGKILL)
+		c.strays.look(c)
+		c.signalTree(syscall.SIGKILL)
 	}
 	if hadTerminal && r.tty.ours() {
 		r.tty.give(c.pid)

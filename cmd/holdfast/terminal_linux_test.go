@@ -122,17 +122,17 @@ func (c *console) expectForeground() {
 
 const ctrlC, ctrlZ = "\x03", "\x1a"
 
-// consoleShell opens a shell with job control, in which hf runs holdfast with a
-// stub of the given query.
-func consoleShell(t *testing.T, query string) *console {
+// consoleShell opens a shell with job control, in which $hf runs holdfast, as cmd, with
+// what comes after it.
+func consoleShell(t *testing.T, cmd *exec.Cmd) *console {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("bash", "--norc", "--noprofile", "-i")
-	cmd.Env = append(os.Environ(), stubVariable+"=1", "GORACE=atexit_sleep_ms=0", urlVariable+"=stub:?"+query, "PS1=", "PS2=", "HISTFILE=", "TERM=dumb", "self="+self, "hf="+self+" run k --")
-	c := openConsole(t, cmd)
+	shell := exec.Command("bash", "--norc", "--noprofile", "-i")
+	shell.Env = append(cmd.Env, "PS1=", "PS2=", "HISTFILE=", "TERM=dumb", "self="+self, "hf="+strings.Join(cmd.Args, " "))
+	c := openConsole(t, shell)
 	c.t.Cleanup(func() {
 		if c.t.Failed() {
 			c.mu.Lock()
@@ -149,7 +149,11 @@ func consoleShell(t *testing.T, query string) *console {
 // TestTerminalWithoutShell: what "ssh -t host holdfast …" and the first process of
 // a container see.
 func TestTerminalWithoutShell(t *testing.T) {
-	c := openConsole(t, command(t, "run", "--url", "stub:", "k", "--", "sh", "-c",
+	everywhere(t, terminalWithoutShell)
+}
+
+func terminalWithoutShell(t *testing.T, s *site) {
+	c := openConsole(t, s.runCommand(nil, "sh", "-c",
 		`stty -echo; trap 'n=$((n+1)); echo got INT' INT; echo process $$; read a; echo "first <$a>"; read b; echo "second <$b> $n"`))
 	c.expectForeground()
 	c.enter("one\n")
@@ -166,7 +170,11 @@ func TestTerminalWithoutShell(t *testing.T) {
 }
 
 func TestTerminalGoesToTheProgramAndBack(t *testing.T) {
-	c := consoleShell(t, "")
+	everywhere(t, terminalGoesToTheProgramAndBack)
+}
+
+func terminalGoesToTheProgramAndBack(t *testing.T, s *site) {
+	c := consoleShell(t, s.runCommand(nil))
 	c.enter(`$hf sh -c 'read a; echo "got <$a>"'` + "\n")
 	c.enter("input\n")
 	c.expect("got <input>")
@@ -187,13 +195,17 @@ func TestTerminalGoesToTheProgramAndBack(t *testing.T) {
 }
 
 func TestSuspend(t *testing.T) {
+	everywhere(t, suspend)
+}
+
+func suspend(t *testing.T, s *site) {
 	for _, job := range []string{
 		`$hf sh -c 'echo process $$; read a; echo "got <$a>"'`,
 		`bash -c '$hf sh -c "echo process \$\$; read a; echo \"got <\$a>\""; exit $?'`,
 		`echo x | $hf sh -c 'echo process $$; read a < /dev/tty; echo "got <$a>"'`,
 	} {
 		t.Run(job, func(t *testing.T) {
-			c := consoleShell(t, "")
+			c := consoleShell(t, s.runCommand(nil))
 			c.enter(job + "\n")
 			c.expectForeground()
 			c.enter(ctrlZ)
@@ -206,22 +218,36 @@ func TestSuspend(t *testing.T) {
 	}
 }
 
-// TestLossWhileSuspended: the lock has run out meanwhile; the program must not do
-// anything more.
+// TestLossWhileSuspended: the lock has run out meanwhile, and another has had it; the
+// program must not do anything more.
 func TestLossWhileSuspended(t *testing.T) {
-	dir := t.TempDir()
-	sign, log := filepath.Join(dir, "lose"), filepath.Join(dir, "log")
-	c := consoleShell(t, "lose="+sign)
+	s, log := redisSite(t), filepath.Join(t.TempDir(), "log")
+	c := consoleShell(t, s.runCommand([]string{"--ttl", "1s"}))
 	// Not a shell that starts processes: the kernel does not suspend one in vfork.
 	c.enter("$hf $self " + helperPrefix + "wakes " + log + "\n")
 	c.expectForeground()
 	c.enter(ctrlZ)
 	c.expect("Stopped")
-	touch(t, sign)
+	s.run(nil, "true").want(0)
 	c.enter("fg; echo \"code $?\"\n")
 	c.expect("holdfast: the lock")
 	c.expect("code 76")
 	if got := read(t, log); got != "" {
 		t.Errorf("the program went on: %q", got)
 	}
+}
+
+// TestHeldWhileSuspended: files need no renewal.
+func TestHeldWhileSuspended(t *testing.T) {
+	s := fileSite(t)
+	c := consoleShell(t, s.runCommand([]string{"--ttl", "1s"}))
+	c.enter(`$hf sh -c 'echo process $$; read a; echo "got <$a>"'; echo "code $?"` + "\n")
+	c.expectForeground()
+	c.enter(ctrlZ)
+	c.expect("Stopped")
+	s.run([]string{"--wait", "1500ms"}, "true").want(exitBusy, "held")
+	c.enter("fg\n")
+	c.enter("input\n")
+	c.expect("got <input>")
+	eventually(t, "the lock is free", s.free)
 }

@@ -1,0 +1,13 @@
+//go:build unix
+
+package main
+
+import (
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/testserver"
+)
+
+func TestEtcdTurns(t *testing.T) {
+	takeTurns(t, "etcd://"+testserver.Etcd(t).Addr())
+}

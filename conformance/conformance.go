@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -86,6 +87,12 @@ var (
 	restart     = fault{"Restart", func(h *Harness) bool { return h.Restart != nil }}
 	left        = fault{"Left", func(h *Harness) bool { return h.Left != nil }}
 )
+
+// Needs says whether the case needs a field of Harness that is optional, by its name: one that
+// restarts the server wants a server of its own, say.
+func (c Case) Needs(field string) bool {
+	return slices.ContainsFunc(c.needs, func(f fault) bool { return f.name == field })
+}
 
 // Run runs every case as a subtest, each with a harness of its own. newHarness may
 // call t.Parallel.

@@ -84,26 +84,36 @@ func (c *cluster) url(query string, members ...int) string {
 }
 
 // TestConformanceOnCluster runs the suite on Lockers that know all members of a cluster, each by
-// a network of its own. What is restarted is the leader.
+// a network of its own. What is restarted is the leader, of a cluster that the case has to itself.
+// All others share one, under prefixes of their own.
 func TestConformanceOnCluster(t *testing.T) {
-	conformance.Run(t, func(t *testing.T) *conformance.Harness {
-		t.Parallel()
-		return newClusterSuite(t).harness()
-	})
+	common := newCluster(t)
+	for _, c := range conformance.Cases() {
+		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel()
+			members := common
+			if c.Needs("Restart") {
+				members = newCluster(t)
+			}
+			c.Run(t, newClusterSuite(t, members).harness())
+		})
+	}
 }
 
 type clusterSuite struct {
-	*suite
+	view
 	cluster *cluster
 
 	mu      sync.Mutex
 	proxies map[lock.Locker][]*conformance.Proxy
 }
 
-func newClusterSuite(t *testing.T) *clusterSuite {
-	c := newCluster(t)
+func newClusterSuite(t *testing.T, c *cluster) *clusterSuite {
 	return &clusterSuite{
-		suite:   &suite{direct: dial(t, c.servers[0].Addr(), func(cfg *clientv3.Config) { cfg.Endpoints = c.addrs() })},
+		view: view{
+			direct: dial(t, c.servers[0].Addr(), func(cfg *clientv3.Config) { cfg.Endpoints = c.addrs() }),
+			prefix: "/" + t.Name() + "/",
+		},
 		cluster: c,
 		proxies: make(map[lock.Locker][]*conformance.Proxy),
 	}
@@ -127,7 +137,7 @@ func (s *clusterSuite) openConfig(t *testing.T, cfg lock.Config) (lock.Locker, e
 		p := newProxy(t, addr)
 		proxies, addrs = append(proxies, p), append(addrs, p.Addr())
 	}
-	l, err := byURL(t, strings.Join(addrs, ","), cfg)
+	l, err := byURLUnder(t, s.prefix, strings.Join(addrs, ","), cfg)
 	if err != nil {
 		return nil, err
 	}

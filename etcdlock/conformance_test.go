@@ -17,7 +17,10 @@ import (
 	"github.com/holdfast-go/holdfast/lock"
 )
 
-const suiteTTL = 3 * time.Second
+const (
+	suiteTTL = 3 * time.Second
+	holdfast = "/holdfast/" // the prefix if none is given
+)
 
 // TestConformance runs the suite on Lockers that were opened by URL, each with a network of
 // its own.
@@ -39,33 +42,47 @@ func TestConformanceOnClient(t *testing.T) {
 // suite is a server, and a proxy for each Locker.
 type suite struct {
 	*throughproxy.Lockers
+	view
 	server *testserver.Server
+}
+
+// view is what a test sees of the locks under a prefix, past the Lockers.
+type view struct {
 	direct *clientv3.Client
+	prefix string
 }
 
 func newSuite(t *testing.T, open func(*testing.T, string, lock.Config) (lock.Locker, error)) *suite {
 	server := testserver.Etcd(t, testserver.Durable())
 	return &suite{
 		Lockers: &throughproxy.Lockers{Addr: server.Addr, Open: open, TTL: suiteTTL},
+		view:    view{dial(t, server.Addr()), holdfast},
 		server:  server,
-		direct:  dial(t, server.Addr()),
 	}
 }
 
 func byURL(t *testing.T, addr string, cfg lock.Config) (lock.Locker, error) {
+	return byURLUnder(t, holdfast, addr, cfg)
+}
+
+func byURLUnder(t *testing.T, prefix, addr string, cfg lock.Config) (lock.Locker, error) {
 	if _, err := cfg.WithDefaults(); err != nil || cfg.Observe != nil || cfg.TTL <= 0 {
-		return byClient(t, addr, cfg) // what a URL cannot say
+		return byClientUnder(t, prefix, addr, cfg) // what a URL cannot say
 	}
-	return lock.Open(t.Context(), fmt.Sprintf("etcd://%s/?ttl=%v&token_base=%d&owner=%s", addr, cfg.TTL, cfg.TokenBase, url.QueryEscape(cfg.Owner)))
+	return lock.Open(t.Context(), fmt.Sprintf("etcd://%s%s?ttl=%v&token_base=%d&owner=%s", addr, prefix, cfg.TTL, cfg.TokenBase, url.QueryEscape(cfg.Owner)))
 }
 
 func byClient(t *testing.T, addr string, cfg lock.Config) (lock.Locker, error) {
+	return byClientUnder(t, "", addr, cfg)
+}
+
+func byClientUnder(t *testing.T, prefix, addr string, cfg lock.Config) (lock.Locker, error) {
 	c, err := clientv3.New(clientv3.Config{Endpoints: strings.Split(addr, ","), Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	return etcdlock.New(c, etcdlock.Config{Config: cfg})
+	return etcdlock.New(c, etcdlock.Config{Config: cfg, Prefix: prefix})
 }
 
 func (s *suite) harness() *conformance.Harness {
@@ -81,24 +98,24 @@ func (s *suite) harness() *conformance.Harness {
 }
 
 // revoke deletes the lock as an operator would, who finds it by its key.
-func (s *suite) revoke(t *testing.T, key string) {
+func (v view) revoke(t *testing.T, key string) {
 	t.Helper()
-	resp, err := s.direct.Delete(t.Context(), "/holdfast/{"+key+"}/", clientv3.WithPrefix())
+	resp, err := v.direct.Delete(t.Context(), v.prefix+"{"+key+"}/", clientv3.WithPrefix())
 	if err != nil || resp.Deleted != 1 {
 		t.Fatalf("the lock on %q is not where the documentation says: %d deleted, %v", key, resp.Deleted, err)
 	}
 }
 
-func (s *suite) left(t *testing.T, key string) time.Duration {
+func (v view) left(t *testing.T, key string) time.Duration {
 	t.Helper()
-	resp, err := s.direct.Get(t.Context(), "/holdfast/{"+key+"}/", clientv3.WithPrefix())
+	resp, err := v.direct.Get(t.Context(), v.prefix+"{"+key+"}/", clientv3.WithPrefix())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(resp.Kvs) == 0 {
 		return 0
 	}
-	lease, err := s.direct.TimeToLive(t.Context(), clientv3.LeaseID(resp.Kvs[0].Lease))
+	lease, err := v.direct.TimeToLive(t.Context(), clientv3.LeaseID(resp.Kvs[0].Lease))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,6 +32,7 @@ type backend struct {
 	opening *opening
 	dialed  driver.Stamp      // when a failed request last had the client dial at once
 	entries map[string]*entry // by request ID: what is being asked for, or may be there ungranted
+	left    []string          // streams of watches that have ended, see sweep
 }
 
 func newBackend(client *clientv3.Client, cfg Config, asked time.Duration, h driver.Host) *backend {
@@ -135,6 +136,9 @@ func (b *backend) Close(ctx context.Context) error {
 	select {
 	case <-over:
 	case <-ctx.Done():
+	}
+	if !b.owned {
+		b.sweep(ctx)
 	}
 	return err
 }

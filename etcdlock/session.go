@@ -183,6 +183,7 @@ func (s *session) end() {
 	if b.current == s {
 		b.current = nil
 	}
+	s.sight.leave()
 	s.stop()
 }
 

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/metadata"
 
 	"github.com/holdfast-go/holdfast/lock/driver"
 )
@@ -57,13 +56,22 @@ func newSight(life context.Context, s *session) sight {
 // life.
 func (g *sight) renew() {
 	if g.restart != nil {
-		g.restart()
+		g.leave()
 	}
 	g.streams++
 	g.began = driver.Now()
-	stream := g.s.name + "." + strconv.Itoa(g.streams)
-	ctx := metadata.AppendToOutgoingContext(clientv3.WithRequireLeader(g.life), "holdfast-session", stream)
-	g.now, g.restart = context.WithCancel(ctx)
+	g.now, g.restart = context.WithCancel(onStream(g.life, g.stream()))
+}
+
+// stream is the name of the stream that the watches are on.
+func (g *sight) stream() string { return g.s.name + "." + strconv.Itoa(g.streams) }
+
+// leave ends the watches there are. backend.mu is locked, or nobody else has g yet.
+func (g *sight) leave() {
+	g.restart()
+	if g.anchored {
+		g.s.b.left = append(g.s.b.left, g.stream())
+	}
 }
 
 // watch watches what is deleted of a key, until ctx ends, done is called, or all begin anew. It
@@ -167,6 +175,9 @@ func (g *sight) heard(w *watch, resp clientv3.WatchResponse) {
 	defer b.mu.Unlock()
 	g.silent = false
 	w.placed = w.placed || resp.Created
+	if resp.Created && len(b.left) > 0 {
+		b.run(func() { b.sweep(b.life) })
+	}
 	w.heard = max(w.heard, resp.Header.Revision)
 }
 

@@ -26,7 +26,7 @@ type cluster struct {
 // members elect new leaders, and requests take longer than a request may.
 var clusters = make(chan struct{}, 2)
 
-func newCluster(t *testing.T) *cluster {
+func newCluster(t *testing.T, opts ...testserver.Option) *cluster {
 	t.Helper()
 	clusters <- struct{}{}
 	t.Cleanup(func() { <-clusters })
@@ -35,7 +35,7 @@ func newCluster(t *testing.T) *cluster {
 		p := newProxy(t, addr)
 		c.between[[2]int{from, to}] = p
 		return p.Addr()
-	}, testserver.Durable())
+	}, opts...)
 	return c
 }
 
@@ -87,13 +87,15 @@ func (c *cluster) url(query string, members ...int) string {
 // a network of its own. What is restarted is the leader, of a cluster that the case has to itself.
 // All others share one, under prefixes of their own.
 func TestConformanceOnCluster(t *testing.T) {
-	common := newCluster(t)
+	// Nothing happens to the common one. Its members wait longer for a leader that has not run
+	// for a second than for one that is gone: while they elect another, requests fail.
+	common := newCluster(t, testserver.Args("--heartbeat-interval", "500", "--election-timeout", "5000"))
 	for _, c := range conformance.Cases() {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			members := common
 			if c.Needs("Restart") {
-				members = newCluster(t)
+				members = newCluster(t, testserver.Durable())
 			}
 			c.Run(t, newClusterSuite(t, members).harness())
 		})
@@ -191,7 +193,7 @@ func (s *clusterSuite) harness() *conformance.Harness {
 
 // The death of the leader loses neither a lock nor a place in the queue.
 func TestLeaderKilled(t *testing.T) {
-	c := newCluster(t)
+	c := newCluster(t, testserver.Durable())
 	open := func() lock.Locker { return openURL(t, c.url("ttl=10s", 0, 1, 2)) }
 	holder, waiter, other := open(), open(), open()
 	for round := range 2 {
@@ -230,7 +232,7 @@ func TestMemberCutOff(t *testing.T) {
 	for _, leads := range []bool{false, true} {
 		t.Run(fmt.Sprint("leads=", leads), func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t)
+			c := newCluster(t, testserver.Durable())
 			member := c.leader(t)
 			if !leads {
 				member = (member + 1) % 3

@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -48,6 +49,48 @@ var inspectCases = []Case{
 			k.release(h)
 		}
 	}},
+	{"InspectBesideAcquire", "Inspect while a key is acquired, for the first time too, is no error and excludes nobody", nil, func(k *check) {
+		const looking, keys = 4, 10
+		l, base := k.open(), k.newKey("inspect")
+		var lookers []lock.Locker
+		for range looking {
+			lookers = append(lookers, k.open())
+		}
+		for i := range keys {
+			key := fmt.Sprint(base, "-", i)
+			ctx, stop := context.WithCancel(k.ctx)
+			var wg sync.WaitGroup
+			errs := make(chan error, looking)
+			for _, other := range lookers {
+				wg.Go(func() { errs <- lookUntil(ctx, other, key) })
+			}
+			for range 3 {
+				k.release(k.free(l, key))
+			}
+			stop()
+			k.within(k.longest(), "the end of the looks", wg.Wait)
+			for range looking {
+				if err := <-errs; err != nil {
+					k.broken("Inspect of a key that is acquired and released: %v", err)
+				}
+			}
+		}
+	}},
+}
+
+// lookUntil inspects key over and over until ctx ends.
+func lookUntil(ctx context.Context, l lock.Locker, key string) error {
+	for {
+		info, err := l.Inspect(ctx, key)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		case len(info.Holders) > 1:
+			return fmt.Errorf("it shows %d holders", len(info.Holders))
+		}
+	}
 }
 
 var configCases = []Case{

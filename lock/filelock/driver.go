@@ -237,12 +237,21 @@ func (b *backend) Inspect(_ context.Context, key string) (lock.Info, error) {
 		return lock.Info{}, fault(path, err)
 	}
 	defer free(f)
-	fresh, err := isNew(f)
-	if err == nil && !fresh {
-		err = checkKey(f, key)
-	}
+	info, err := look(f, key)
 	if err != nil {
 		return lock.Info{}, fault(path, err)
+	}
+	return info, nil
+}
+
+// look returns what f, the file of key, tells of its holder.
+func look(f *os.File, key string) (lock.Info, error) {
+	fresh, err := looksNew(f)
+	if err != nil || fresh {
+		return lock.Info{}, err
+	}
+	if err := checkKey(f, key); err != nil {
+		return lock.Info{}, err
 	}
 	h, held, err := readHolder(f)
 	if err != nil || !held {

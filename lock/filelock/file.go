@@ -85,6 +85,22 @@ func prepare(f *os.File, key string) error {
 	return f.Sync()
 }
 
+// looksNew is isNew for one who has no lock on f, and may see it while another makes a lock's
+// file of it: what then looks like a stranger's is looked at again with a lock, or left to who
+// has that. It is not locked before, or those who look would keep away who wants to hold it.
+func looksNew(f *os.File) (bool, error) {
+	fresh, err := isNew(f)
+	if !errors.Is(err, errForeign) {
+		return fresh, err
+	}
+	taken, err := tryShared(f)
+	if err != nil || !taken {
+		return true, err
+	}
+	defer unlock(f)
+	return isNew(f)
+}
+
 // checkKey checks that f is the file of key, and not of another: one that was moved, or
 // that has the same hash.
 func checkKey(f *os.File, key string) error {

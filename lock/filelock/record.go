@@ -56,7 +56,8 @@ func checksum(text string) string {
 	return fmt.Sprintf("%08x", crc32.Checksum([]byte(text), castagnoli))
 }
 
-// isNew says whether nothing was written to f yet. Its error says that f is not a lock.
+// isNew says whether nothing was written to f yet. Its error says that f is not a lock, which
+// holds only if nobody writes to it meanwhile.
 func isNew(f *os.File) (bool, error) {
 	text, ok, err := readLine(f, headerAt)
 	if err != nil || ok && text == header {
@@ -72,7 +73,7 @@ func isNew(f *os.File) (bool, error) {
 	if _, ok, err := readLine(f, keyAt); err != nil {
 		return false, err
 	} else if ok {
-		clear(content[keyAt:min(holderAt, len(content))])
+		clear(content[min(keyAt, len(content)):min(holderAt, len(content))])
 	}
 	if len(content) > most || strings.Trim(string(content), "\x00") != "" {
 		return false, errForeign

@@ -89,7 +89,7 @@ func (c *cluster) url(query string, members ...int) string {
 func TestConformanceOnCluster(t *testing.T) {
 	// Nothing happens to the common one. Its members wait longer for a leader that has not run
 	// for a second than for one that is gone: while they elect another, requests fail.
-	common := newCluster(t, testserver.Args("--heartbeat-interval", "500", "--election-timeout", "5000"))
+	common := newCluster(t, testserver.Args("--heartbeat-interval", "200", "--election-timeout", "2000"))
 	for _, c := range conformance.Cases() {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()

@@ -78,19 +78,18 @@ var inspectCases = []Case{
 	}},
 }
 
-// lookUntil inspects key over and over until ctx ends.
+// lookUntil inspects key over and over until ctx ends, which is no failure.
 func lookUntil(ctx context.Context, l lock.Locker, key string) error {
-	for {
+	for ctx.Err() == nil {
 		info, err := l.Inspect(ctx, key)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
+		if err != nil && ctx.Err() == nil {
 			return err
-		case len(info.Holders) > 1:
+		}
+		if len(info.Holders) > 1 {
 			return fmt.Errorf("it shows %d holders", len(info.Holders))
 		}
 	}
+	return nil
 }
 
 var configCases = []Case{

@@ -241,6 +241,16 @@ func (k *check) awaitRenewal(h lock.Handle) {
 	}
 }
 
+// mostValid returns the greatest Valid of h, from now until it was renewed some times.
+func (k *check) mostValid(h lock.Handle) time.Duration {
+	k.Helper()
+	most := h.Valid()
+	for end := time.Now().Add(k.ttl * 3 / 2); time.Now().Before(end); k.pause(k.ttl / 200) {
+		most = max(most, h.Valid())
+	}
+	return most
+}
+
 // background runs an Acquire beside the case.
 func (k *check) background(ctx context.Context, l lock.Locker, key string, opts ...lock.Option) <-chan acquired {
 	return k.backgroundThen(ctx, l, key, func() {}, opts...)

@@ -79,11 +79,17 @@ func TestTransactionPoolingIsRefused(t *testing.T) {
 	s := testserver.Postgres(t)
 	admin := dial(t, s)
 	for _, mode := range []string{"transaction", "statement"} {
-		for _, settings := range [][]string{{"default_pool_size = 1"}, {"default_pool_size = 4"}, {"default_pool_size = 4", "server_round_robin = 1"}} {
+		for i, settings := range [][]string{
+			{"default_pool_size = 1"},
+			{"default_pool_size = 2"},
+			{"default_pool_size = 2", "server_round_robin = 1"},
+			{"default_pool_size = 4"},
+			{"default_pool_size = 4", "server_round_robin = 1"},
+		} {
 			pooler := testserver.PgBouncer(t, s, mode, settings...)
 			ctx, stop := context.WithCancel(t.Context())
 			var load sync.WaitGroup
-			for range 3 { // others use the pool meanwhile
+			for range 1 + i%3 { // others use the pool meanwhile
 				load.Go(func() {
 					c, err := pgx.Connect(ctx, urlOf(pooler, "default_query_exec_mode=simple_protocol"))
 					if err != nil {
@@ -95,7 +101,7 @@ func TestTransactionPoolingIsRefused(t *testing.T) {
 					}
 				})
 			}
-			for range 3 {
+			for range 20 {
 				_, err := open(t, urlOf(pooler, ""))
 				if err == nil || !strings.Contains(err.Error(), "transaction pooling") {
 					t.Errorf("%s mode, %v: %v, want an error that names transaction pooling", mode, settings, err)

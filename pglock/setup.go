@@ -174,37 +174,63 @@ func (b *backend) startOf(ctx context.Context, conn *pgconn.PgConn, id identity)
 // transaction another backend. Somebody does stand there: the server would not have
 // answered with the process ID of another. If it keeps a backend for each client, then
 // two clients never have the same one, and each always the same.
+//
+// Which backend a pooler gives depends on who else uses it, and when: while others have most of
+// the pool, the same one may be left for conn at each turn. So there are many looks, no two of
+// which take the same time, nor turns as many as the one before.
 func (b *backend) refusePooling(ctx context.Context, conn *pgconn.PgConn, pid int64) error {
 	other, err := b.connect(ctx)
 	if err != nil {
 		return connectFault(err)
 	}
 	defer closeConn(other)
-	const looks = 5
-	for range looks {
-		rows, err := exec(ctx, other, "BEGIN; SELECT pg_catalog.pg_backend_pid()")
-		if err != nil {
-			if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
-				return driver.Permanent(fmt.Errorf("%w (%s)", errPooled, pgErr.Message)) // statement pooling
-			}
-			return fmt.Errorf("a second connection, to see whether the pooler is in session mode, is not served "+
-				"(has its pool room for more than one?): %w", err)
-		}
-		if len(rows) != 1 || rows[0][0] == strconv.FormatInt(pid, 10) {
-			return errPooled
-		}
-		rows, err = exec(ctx, conn, "SELECT pg_catalog.pg_backend_pid()")
-		if err != nil {
-			return err
-		}
-		if len(rows) != 1 || rows[0][0] != strconv.FormatInt(pid, 10) {
-			return errPooled
-		}
-		if _, err := exec(ctx, other, "ROLLBACK"); err != nil {
+	const looks = 15 // pools of all kinds were seen within 7
+	for i := range looks {
+		if err := lookForPooling(ctx, conn, other, strconv.FormatInt(pid, 10), i%3); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// lookForPooling has other take a backend, and asks conn for its own meanwhile, and so many
+// times after.
+func lookForPooling(ctx context.Context, conn, other *pgconn.PgConn, pid string, after int) error {
+	rows, err := exec(ctx, other, "BEGIN; "+whoAnswers)
+	if err != nil {
+		if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+			return driver.Permanent(fmt.Errorf("%w (%s)", errPooled, pgErr.Message)) // statement pooling
+		}
+		return fmt.Errorf("a second connection, to see whether the pooler is in session mode, is not served "+
+			"(has its pool room for more than one?): %w", err)
+	}
+	if len(rows) != 1 || rows[0][0] == pid {
+		return errPooled
+	}
+	if err := stillOn(ctx, conn, pid); err != nil {
+		return err
+	}
+	if _, err := exec(ctx, other, "ROLLBACK"); err != nil {
+		return err
+	}
+	for range after {
+		if err := stillOn(ctx, conn, pid); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// whoAnswers asks for the process ID of a backend, and has it busy for a moment.
+const whoAnswers = "SELECT pg_catalog.pg_backend_pid() FROM pg_catalog.pg_sleep(pg_catalog.random() * 0.002)"
+
+// stillOn returns an error if conn has another backend than that of pid.
+func stillOn(ctx context.Context, conn *pgconn.PgConn, pid string) error {
+	rows, err := exec(ctx, conn, whoAnswers)
+	if err == nil && (len(rows) != 1 || rows[0][0] != pid) {
+		err = errPooled
+	}
+	return err
 }
 
 //go:embed schema.sql
